@@ -5,6 +5,7 @@ They are read from JSON, and fields with a help text are flags of the training s
 ``TrainingConfig`` describe its training and are stored with the run.
 """
 
+import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal
@@ -144,9 +145,8 @@ class Calibration:
 class ModelSettings:
     """Settings of a model, beside its path and its network."""
 
-    space: str = advanced(
-        "space of the model: ambient, display, or that of --flow: gaussian, copula, spline",
-        "ambient",
+    space: str = setting(
+        "space of the model: ambient, or that of --flow: gaussian, copula, spline", "ambient"
     )
     net_input: str = advanced(
         "input of the network in a latent space: u (the latent point), x (its image)", "u"
@@ -287,5 +287,12 @@ def changes_of(
     return [
         f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
         for key, value in now.items()
-        if key not in free and before.get(key, type(value)()) != value
+        if key not in free and not _is_same(before.get(key, type(value)()), value)
     ]
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    """Whether two values are equal, floats up to rounding: some, such as eps, are computed."""
+    if isinstance(before, float) and isinstance(now, float):
+        return math.isclose(before, now, rel_tol=1e-9)
+    return before == now

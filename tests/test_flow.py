@@ -19,7 +19,7 @@ from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.nets.composite import NET_INPUTS
-from ebm_app.training.launch import start_from
+from ebm_app.training.launch import init_from
 from ebm_app.training.settings import resolve
 from ebm_app.training.tasks import FlowTask
 
@@ -138,10 +138,10 @@ def test_initial_model_must_have_the_same_flow(folders, tmp_path):
     for model in (ebm, other):
         model.space.load_state_dict(flow.space.state_dict())
     ebm.save_pretrained(tmp_path / "model")
-    start_from(other, tmp_path / "model")
+    init_from(other, tmp_path / "model")
     assert all(map(torch.equal, ebm.state_dict().values(), other.state_dict().values()))
     next(value for value in other.space.state_dict().values()).add_(0.1)
-    assert "another flow" in error_of(start_from, other, tmp_path / "model")
+    assert "another flow" in error_of(init_from, other, tmp_path / "model")
 
 
 def test_incompatible_flows_are_reported(folders):

@@ -62,7 +62,12 @@ class ModelFlag:
     model: Positional[str] = argument("a folder, a bundled name or a hub id")
 
 
-def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = None) -> T:
+def parse(
+    kind: type[T],
+    description: str | None,
+    argv: Sequence[str] | None = None,
+    first: Sequence[str] = (),
+) -> T:
     """Parse a command line into the configuration ``kind``.
 
     A field with a help text is a flag; a field without one keeps its default.
@@ -71,6 +76,8 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
         kind: dataclass of the flags.
         description: first text of ``--help``.
         argv: words of the command line, by default those of ``sys.argv``.
+        first: names of the flags that ``--help`` shows first; the others follow in the order of
+            the fields.
 
     Raises:
         UserError: if a value is out of range.
@@ -88,7 +95,7 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
     has_advanced = any(item.metadata.get("advanced") for item in dataclasses.fields(kind))
     note = ADVANCED_NOTE if is_short and has_advanced else ""
     values = tyro.cli(
-        _flags(kind, hide_advanced=is_short),
+        _flags(kind, is_short, first),
         args=["--help" if word == ADVANCED else word for word in words],
         description=f"{(description or '').strip()}\n\n{note}{IMPORT_NOTE}",
         use_underscores=True,
@@ -98,13 +105,16 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
         return kind(**vars(values))
 
 
-def _flags(kind: type, hide_advanced: bool) -> type:
+def _flags(kind: type, hide_advanced: bool, first: Sequence[str]) -> type:
     """Return a dataclass of the flags of ``kind`` that does not check ranges, so that ``kind``
     reports values out of range in its own words."""
     hints = get_type_hints(kind, include_extras=True)
+    rank = {name: index for index, name in enumerate(first)}
     shown = [
         (item.name, hints[item.name], item)
-        for item in dataclasses.fields(kind)
+        for item in sorted(
+            dataclasses.fields(kind), key=lambda item: rank.get(item.name, len(rank))
+        )
         if "help" in item.metadata and not (hide_advanced and item.metadata.get("advanced"))
     ]
     return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)

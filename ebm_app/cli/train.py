@@ -1,60 +1,84 @@
 """Train an energy-based model of images.
 
-accelerate launch train/ebm.py --dataset digits --output_dir runs/digits
+accelerate launch train/ebm.py --space ambient --dataset mnist --output_dir runs/mnist
 
-A preset for the data set replaces some of the defaults: --dry_run prints what a run would use.
+The recipe of the data set replaces some of the defaults. --dry_run prints the settings of a run.
 """
 
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.config import Settings
-from ebm_app.training.options import DataFlags, RunOptions, options_of
-from ebm_app.utils.fields import advanced, configuration, setting
+from ebm_app.config import Settings, Side
+from ebm_app.training.plan import RunOptions
+from ebm_app.utils.fields import advanced, configuration, from_attributes, setting
 from ebm_app.utils.files import read_json
+
+#: First flags of ``--help``
+FIRST = ("space", "dataset", "data_root", "output_dir", "objective", "path")
+
+
+@configuration(kw_only=True)
+class DataFlags:
+    """Flags that choose a data set."""
+
+    dataset: str = setting(
+        "digits, mnist, fashion_mnist, cifar10, folder:PATH for image files, or hf:NAME for a "
+        "Hugging Face data set, by its folder or its name on the hub",
+        "digits",
+    )
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    download: bool = setting("download a missing data set", False)
+    resolution: Side | None = advanced("side to which the images of a folder are resized", None)
 
 
 @configuration(kw_only=True)
 class Arguments(Settings, RunOptions, DataFlags):
-    """The command line; settings that are not given are the preset's."""
+    """Flags of the command."""
 
     flow: str | None = setting(
-        "folder made by train/flow.py: the path lives in its latent space", None
+        "folder of a flow from train/flow.py, whose latent space the path uses", None
     )
-    dry_run: bool = setting("print the resolved settings and stop", False)
-    config: Path | None = advanced("a run.json to take the settings from; flags override it", None)
+    dry_run: bool = setting("print the settings and the cost of the network, and stop", False)
+    config: Path | None = advanced("run.json whose settings are used; flags override them", None)
     init_from: str | None = advanced(
-        "folder, bundled name or hub id of a model whose weights a new run takes", None
+        "folder, bundled name or hub id of a model whose weights a new run starts from", None
     )
+
+
+def run_options(args: RunOptions, dataset: str, kind: str) -> RunOptions:
+    """Return the run options among the flags, with the default output folder of a run of this
+    kind."""
+    name = dataset.replace("folder:", "").strip("/").replace("/", "-")
+    folder = args.output_dir or Path(f"runs/{name}-{kind}")
+    return replace(from_attributes(RunOptions, args), output_dir=folder)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Train; the metrics of the run, on the main process."""
-    args = parse(Arguments, __doc__, argv)
-    # seconds to import: --help does without
-    from ebm_app.data.images import image_digest, load_images
+    """Train, and return the metrics on the main process."""
+    args = parse(Arguments, __doc__, argv, FIRST)
+    # slow to import: --help does without
+    from ebm_app.data.images import load_images
     from ebm_app.flow import Flow
-    from ebm_app.training import settings
-    from ebm_app.training.cost import network_cost
-    from ebm_app.training.launch import flow_of, train_ebm
+    from ebm_app.training.launch import latent_flow, train_ebm
+    from ebm_app.training.recipes import network_cost
+    from ebm_app.training.settings import record_data, record_settings, resolve
 
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    own = explicit(args, argv, Settings)
-    base = read_json(args.config).get("settings", {}) if args.config else None
-    flow = Flow.from_pretrained(args.flow) if args.flow else flow_of(args.init_from)
-    ebm_config, config = settings.resolve(data, own, base, flow)
-    if base and (recorded := base.get("data")):
+    file = read_json(args.config).get("settings", {}) if args.config else None
+    flow = Flow.from_pretrained(args.flow) if args.flow else latent_flow(args.init_from)
+    ebm_config, config = resolve(data, explicit(args, argv, Settings), file, flow)
+    if file and file["ebm"]["dataset"] == data.name and "data" in file:
         labels = data.labels[0] if ebm_config.num_classes else None
-        same = [image_digest(data.train, labels)] == list(recorded.values())
-        if not same and base["ebm"]["dataset"] == data.name:
-            print(f"note: the images are not those of {args.config}", file=sys.stderr)
+        if file["data"] != record_data(data.train, labels):
+            print(f"warning: The images differ from those of {args.config}.", file=sys.stderr)
     if args.dry_run:
-        cost = {"cost_of_an_image": network_cost(ebm_config)._asdict()}
-        print(json.dumps(settings.record(ebm_config, config) | cost, indent=2))
+        cost = {"cost_of_an_image": network_cost(ebm_config)}
+        print(json.dumps(record_settings(ebm_config, config) | cost, indent=2))
         return None
-    options = options_of(args, args.dataset, ebm_config.space)
+    options = run_options(args, args.dataset, ebm_config.space)
     return train_ebm(data, ebm_config, config, options, flow)

@@ -11,8 +11,8 @@ from torch import Tensor
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
-from ebm_app.training.launch import flow_of, train_ebm
-from ebm_app.training.options import RunOptions
+from ebm_app.training.launch import latent_flow, train_ebm
+from ebm_app.training.plan import RunOptions
 from ebm_app.training.settings import resolve
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.output import lasting_terminal
@@ -34,29 +34,31 @@ def train(
 ) -> EBM:
     """Train an energy-based model of images, and return the one of least validation loss.
 
-    The run is that of ``train/ebm.py``: the same settings, the same loop and the same files in
-    ``output_dir``, where an interrupted run is resumed by ``resume_from_checkpoint="latest"``.
+    The settings, the loop and the files in ``output_dir`` are those of ``train/ebm.py``. Use
+    ``resume_from_checkpoint="latest"`` to resume an interrupted run. The default objective,
+    ``ctsm_m``, is this project's variant of the paper's CTSM-v.
 
     Args:
-        images: (N, C, H, W), levels 0..num_levels - 1 as uint8, or levels / (num_levels - 1) as
-            floats in [0, 1]. Also (N, H, W, C) where that is plain, a list of Pillow's images, a
-            ``torch.utils.data.Dataset`` of images or of (image, label), and a
-            ``datasets.Dataset``, which are read from the disk at every step where they are large.
-        output_dir: folder of everything that the run writes.
-        validation: held-out images of the same form; None holds out a tenth of ``images``, drawn
-            at random, and at least 2.
-        num_levels: L, the number of grey levels.
-        dataset: name of the images in the records; one that has a preset, such as "digits",
-            takes it. Other names take the preset of the image size.
-        flow: in whose latent space the path lives; None for that of the model of ``init_from``,
-            or for pixels.
-        labels: class labels (N,), which the model is told; a data set's own by classes="all".
-        settings: any field of ``ebm_app.config.Settings`` or ``RunOptions`` by its name,
-            in place of the preset's.
+        images: (N, C, H, W), uint8 levels 0..num_levels - 1 or floats in [0, 1], level /
+            (num_levels - 1). Also accepted are (N, H, W, C) where the layout is unambiguous, a
+            list of Pillow images, a ``torch.utils.data.Dataset`` of images or (image, label)
+            pairs, and a ``datasets.Dataset``. Large data sets are read from disk at every step.
+        output_dir: folder of the run.
+        validation: held-out images in the same form; by default a random tenth of ``images``, at
+            least 2.
+        num_levels: number L of grey levels.
+        dataset: name of the data set in the records. A data set with a recipe of its own, such as
+            "digits", uses it; others use the recipe for their image size.
+        flow: flow in whose latent space the path is; by default that of the model of
+            ``init_from``, or None for the ambient space.
+        labels: class labels (N,) of a class-conditional model. Use classes="all" for the labels
+            of a data set.
+        settings: fields of ``ebm_app.config.Settings`` or ``RunOptions`` by name. They override
+            the recipe.
 
     Raises:
-        UserError: for images that are not of this form, unknown settings, invalid values, or a
-            folder that already holds a run.
+        UserError: for images in another form, an unknown setting, an invalid value, or a folder
+            that already holds a run.
 
     Example:
         >>> import tempfile, torch
@@ -76,7 +78,7 @@ def train(
     settings = {"classes": "none" if labels is None else "all", **settings}
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
     options = build(RunOptions, "run", {"output_dir": folder, **chosen})
-    flow = flow_of(options.init_from) if flow is None else flow
+    flow = latent_flow(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))
     with lasting_terminal(), generators:

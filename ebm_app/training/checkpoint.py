@@ -1,9 +1,9 @@
 """Checkpoints of a training run: folders ``checkpoint-N`` of safetensors and JSON.
 
-A checkpoint is itself a model's folder (the averaged weights), with what is needed to go on in its
-folder ``state``, and the digests of all its files. It is written aside, then renamed, and only
-then are old ones removed, so that an interruption or a full disk at any moment leaves the previous
-checkpoint intact.
+A checkpoint is the folder of a model (the averaged weights) with a folder ``state`` that holds
+all that is needed to resume, and the digests of all files. It is written under a temporary name
+and then renamed, and older checkpoints are removed last. An interruption or a full disk at any
+moment therefore leaves the previous checkpoint intact.
 """
 
 import hashlib
@@ -30,68 +30,74 @@ from ebm_app.utils.files import (
 )
 
 PREFIX, STATE = "checkpoint-", "state"
-#: end of the name of a checkpoint that is being written
+#: Suffix of a checkpoint being written or deleted
 PENDING = ".tmp"
 TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
 DIGESTS_FILE = "digests.json"
-FILES = {CONFIG_FILE, WEIGHTS_FILE, STATE, TENSORS_FILE, TRAINER_FILE, BEST_FILE, DIGESTS_FILE}
-#: files at the top of a run
+#: Files at the top of an output folder
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 
 
 def step_of(folder: Path) -> int:
-    """The step of a checkpoint by its name."""
+    """Return the step in the name of a checkpoint."""
     return int(folder.name.removeprefix(PREFIX).removesuffix(PENDING))
 
 
-def checkpoints(output_dir: Path, end: str = "") -> list[Path]:
-    """The finished checkpoints of a run, oldest first; those cut off by the ``end`` PENDING."""
-    form = re.compile(PREFIX + r"\d{1,12}" + re.escape(end))
-    found = (folder for folder in output_dir.glob(PREFIX + "*") if form.fullmatch(folder.name))
-    own = (folder for folder in found if folder.is_dir() and not folder.is_symlink())
-    return sorted(own, key=step_of)
+def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
+    """Return the complete checkpoints of a run, oldest first, or with the suffix ``PENDING`` the
+    incomplete ones."""
+    pattern = re.compile(PREFIX + r"\d{1,12}" + re.escape(suffix))
+    named = (folder for folder in output_dir.glob(PREFIX + "*") if pattern.fullmatch(folder.name))
+    folders = (folder for folder in named if folder.is_dir() and not folder.is_symlink())
+    return sorted(folders, key=step_of)
 
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:
-    """The checkpoint to resume from: "latest", the last whole one in ``output_dir``, or a path.
-    Damaged ones that "latest" passes over are renamed, and named on stderr."""
+    """Return the checkpoint to resume from: a path, a name in ``output_dir``, or "latest" for the
+    last intact one there. Damaged checkpoints are reported on stderr and renamed."""
     if name != "latest":
-        folder = Path(name) if os.path.isdir(name) else output_dir / name
-        if not os.path.isdir(folder / STATE):  # nor one that cannot be read
-            raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
-        verify(folder)
-        own = [checkpoint.resolve() for checkpoint in checkpoints(output_dir)]
-        if folder.resolve() not in own:
-            refuse_to_overwrite(output_dir)
-        elif folder.resolve() != own[-1]:
-            raise UserError(
-                f"{output_dir} has later checkpoints than {folder.name}: give another "
-                "--output_dir, where the run goes on from it"
-            )
-        return folder
+        return _named_checkpoint(output_dir, name)
     for folder in reversed(checkpoints(output_dir)):
         try:
             verify(folder)
+            return folder
         except UserError as error:
-            print(f"passing over a damaged checkpoint: {error}", file=sys.stderr)
-            aside = folder.with_name(folder.name + ".damaged")
-            while aside.exists():
-                aside = aside.with_name(aside.name + ".damaged")
-            folder.rename(aside)
-            continue
-        return folder
+            print(f"Skipping a damaged checkpoint: {error}", file=sys.stderr)
+            renamed = folder.with_name(folder.name + ".damaged")
+            while renamed.exists():
+                renamed = renamed.with_name(renamed.name + ".damaged")
+            folder.rename(renamed)
     raise UserError(
-        f"--resume_from_checkpoint latest: {output_dir} holds no whole checkpoint; start from the "
-        "beginning with --overwrite_output_dir in place of this flag"
+        f"{output_dir} holds no intact checkpoint, so --resume_from_checkpoint latest cannot "
+        "resume. Start again with --overwrite_output_dir."
     )
 
 
+def _named_checkpoint(output_dir: Path, name: str) -> Path:
+    folder = Path(name) if os.path.isdir(name) else output_dir / name
+    if not os.path.isdir(folder / STATE):
+        raise UserError(
+            f"{shorten(name)} is not a checkpoint. Use --resume_from_checkpoint latest or the "
+            f"path of a folder {PREFIX}N."
+        )
+    verify(folder)
+    own = [checkpoint.resolve() for checkpoint in checkpoints(output_dir)]
+    if folder.resolve() not in own:
+        refuse_to_overwrite(output_dir)
+    elif folder.resolve() != own[-1]:
+        raise UserError(
+            f"{output_dir} has later checkpoints than {folder.name}. Use another --output_dir to "
+            "resume from it."
+        )
+    return folder
+
+
 def refuse_to_overwrite(output_dir: Path) -> None:
-    """Raise a UserError where ``output_dir`` already holds a run."""
+    """Raise a UserError if ``output_dir`` already holds a run."""
     if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
         raise UserError(
-            f"{output_dir} already holds a run: give another --output_dir, go on with "
-            "--resume_from_checkpoint latest, or replace it with --overwrite_output_dir"
+            f"{output_dir} already holds a run. Use another --output_dir, resume with "
+            "--resume_from_checkpoint latest, or replace it with --overwrite_output_dir."
         )
 
 
@@ -103,13 +109,17 @@ def save_checkpoint(
     trainer: dict[str, Any],
     limit: int,
 ) -> None:
-    """Write ``checkpoint-<step>`` of a model that holds its averaged weights, with the best one so
-    far if ``trainer`` names one, and rotate. A full disk leaves earlier checkpoints intact."""
+    """Write ``checkpoint-<step>`` and keep the last ``limit`` checkpoints.
+
+    Args:
+        model: holds the averaged weights.
+        tensors, trainer: from ``TrainingState.collect``. If ``trainer`` names a best model, its
+            weights are copied from ``output_dir``.
+    """
+    for incomplete in checkpoints(output_dir, PENDING):
+        shutil.rmtree(incomplete)
     folder = output_dir / f"{PREFIX}{step}"
-    for cut_off in checkpoints(output_dir, PENDING):  # a folder that holds more is a user's
-        if {re.sub(r"^\.|\.tmp$", "", path.name) for path in cut_off.rglob("*")} <= FILES:
-            shutil.rmtree(cut_off)
-    pending = aside(folder)
+    pending = folder.with_name(folder.name + PENDING)
     model.save_pretrained(pending)
     (pending / STATE).mkdir()
     write_tensors(pending / STATE / TENSORS_FILE, tensors)
@@ -119,52 +129,44 @@ def save_checkpoint(
     write_json(pending / STATE / DIGESTS_FILE, digests(pending))
     with lock_folder(output_dir):
         os.replace(pending, folder)
-    for former in checkpoints(output_dir)[:-limit]:  # never half of one under its name
-        shutil.rmtree(former.rename(aside(former)))
-
-
-def aside(folder: Path) -> Path:
-    """A free name for a checkpoint that is not whole yet, or not for long."""
-    pending = folder.with_name(folder.name + PENDING)
-    while pending.exists():
-        pending = pending.with_name(pending.name + PENDING)
-    return pending
+    for old in checkpoints(output_dir)[:-limit]:
+        shutil.rmtree(old.rename(old.with_name(old.name + PENDING)))
 
 
 def restore_best(output_dir: Path, folder: Path) -> None:
-    """Put the best model as of a checkpoint at the top."""
+    """Copy the best model stored in a checkpoint to the top of the output folder."""
     replace_file(output_dir / WEIGHTS_FILE, (folder / STATE / BEST_FILE).read_bytes())
     replace_file(output_dir / CONFIG_FILE, (folder / CONFIG_FILE).read_bytes())
 
 
-def begin(output_dir: Path, overwrite: bool) -> None:
-    """Take ``output_dir`` for a new run: what another left there, and nothing else, is deleted if
-    that is asked for, and refused otherwise."""
+def prepare_folder(output_dir: Path, overwrite: bool) -> None:
+    """Prepare ``output_dir`` for a new run. An earlier run there is deleted if ``overwrite`` is
+    set, and refused otherwise. Other files stay."""
     if not overwrite:
         return refuse_to_overwrite(output_dir)
     for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
-        if folder.is_dir() and not folder.is_symlink():  # a pipe would be waited for
+        if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
     for name in RECORDS:
         (output_dir / name).unlink(missing_ok=True)
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file of a checkpoint, by its path in it."""
-    found = {}
+    """Return the SHA-256 digests of the files of a checkpoint, by relative path."""
+    values = {}
     for path in sorted(folder.rglob("*")):
         if path.name != DIGESTS_FILE and path.is_file():
             with open_file(path) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found[path.relative_to(folder).as_posix()] = digest
-    return found
+            values[path.relative_to(folder).as_posix()] = digest
+    return values
 
 
 def verify(folder: Path) -> None:
-    """Raise a UserError where files of a checkpoint are not those that were written together."""
-    stated, found = read_json(folder / STATE / DIGESTS_FILE), digests(folder)
-    if changed := {name for name, _ in stated.items() ^ found.items()}:
+    """Raise a UserError if the files of a checkpoint differ from those that were saved."""
+    saved, current = read_json(folder / STATE / DIGESTS_FILE), digests(folder)
+    if changed := {name for name, _ in saved.items() ^ current.items()}:
         raise UserError(
-            f"{folder / shorten(min(changed))} is not the file that was saved there: go on from "
-            "another checkpoint"
+            f"{folder / shorten(min(changed))} differs from the file that was saved. Resume from "
+            "another checkpoint."
         )

@@ -1,5 +1,5 @@
-"""What the training of an energy network learns: a trained model's score and time score, as the
-two derivatives of one function."""
+"""Distillation of an energy network: one function whose two derivatives match the Stein score and
+the time score of a trained model."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,19 +15,22 @@ from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import Model, Objective
 from ebm_app.paths import GaussianPath, PathSample
-from ebm_app.training.tasks import PathTask
+from ebm_app.training.ebm_task import PathTask
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
-#: the gain of a Stein head vanishes at t = 0, where there is nothing to learn
-LEAST_GAIN = 1e-3
+#: Min gain of the Stein head in the loss: the gain vanishes at t = 0
+MIN_GAIN = 1e-3
 
 
 def energy_config(teacher: EBMConfig) -> EBMConfig:
-    """The configuration of the energy network that learns from a model: its network, without
-    dropout, labels or a network for early times."""
+    """Return the configuration of the energy network that is distilled from a model: the same
+    network without dropout, labels and early network."""
     if not teacher.stein_head:
-        raise UserError("a model without a Stein head teaches no score: give one that has it")
+        raise UserError(
+            "This model has no Stein head, so an energy network cannot be distilled from it. Use "
+            "a model trained with --stein_factor 1."
+        )
     return replace(
         teacher,
         prediction=ENERGY,
@@ -39,15 +42,15 @@ def energy_config(teacher: EBMConfig) -> EBMConfig:
 
 
 class Distillation(Objective):
-    r"""How far both derivatives of an energy are from the outputs of another model,
+    r"""Squared distance between both derivatives of an energy and the outputs of a teacher,
 
         |grad log p - s|^2 / (D b_t^2) + (d/dt log p - r)^2 / (D tau'(t)^2),
 
-    s and r the Stein score and the time score of the teacher, b_t the gain of a Stein head and
-    tau' the rate of the path's clock: both parts are of order 1 per component at every time.
+    where s and r are the teacher's Stein score and time score, b_t is the gain of its Stein head,
+    and tau' is the derivative of the path's arc length. Both terms are of order 1 at every time.
 
     Args:
-        teacher: a model of the same path, whose weights stay as they are.
+        teacher: a model of the same path; its weights are frozen.
     """
 
     def __init__(self, teacher: TimeScoreModel) -> None:
@@ -59,18 +62,18 @@ class Distillation(Objective):
     ) -> Tensor:
         x, t = sample.xt, sample.t
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            taught = self.teacher(x, t)
-        score, rate = taught.score, sum_except_batch(taught.components)
-        found = model(x, t)
-        gain = path.score_gain(t).abs().clamp_min(LEAST_GAIN)
-        miss = ((found.score - score) / expand_like(gain, x)).square().flatten(1).mean(1)
-        late = sum_except_batch(found.components) - rate
-        return miss + late.square() / (path.time_score_variance(t) * x[0].numel())
+            target = self.teacher(x, t)
+        output = model(x, t)
+        gain = path.score_gain(t).abs().clamp_min(MIN_GAIN)
+        score_error = ((output.score - target.score) / expand_like(gain, x)).square()
+        time_error = sum_except_batch(output.components) - sum_except_batch(target.components)
+        time_scale = path.time_score_variance(t) * x[0].numel()
+        return score_error.flatten(1).mean(1) + time_error.square() / time_scale
 
 
 class EnergyTask(PathTask):
-    """An energy network distilled from a model, on noisy copies of training images. It starts
-    with the model's weights, but for a last layer of zeros."""
+    """Distils an energy network from a teacher at noisy training images. It starts from the
+    teacher's weights, with a last layer of zeros."""
 
     def __init__(
         self,

@@ -1,11 +1,10 @@
-"""A training run from its settings to its record, for the scripts and ``ebm_app.train``."""
+"""A training run from its settings to its record, for the commands and ``ebm_app.train``."""
 
 import os
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,15 @@ from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.folders import check_weights, load_weights, read_config
 from ebm_app.training import checkpoint
-from ebm_app.training.metrics import read_metrics, training_figure
-from ebm_app.training.options import RunOptions
-from ebm_app.training.tasks import EBMTask, Task
+from ebm_app.training.ebm_task import EBMTask
+from ebm_app.training.metrics import save_training_figure
+from ebm_app.training.plan import RunOptions
+from ebm_app.training.tasks import FlowTask, Task
 from ebm_app.training.trainer import Trainer
-from ebm_app.utils import METRICS_FILE, RUN_FILE
+from ebm_app.utils import RUN_FILE
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_attributes, to_dict
-from ebm_app.utils.files import report_damage, save_figure
+from ebm_app.utils.files import report_damage
 from ebm_app.utils.output import Output, lock
 from ebm_app.utils.processes import (
     describe_devices,
@@ -37,12 +37,13 @@ from ebm_app.utils.processes import (
 )
 from ebm_app.utils.registry import settings_of_each
 
-#: the file by which a folder is trained in by one run at a time
+#: Lock file: one training run per output folder
 LOCK = ".lock"
-#: what may differ between the model and the run that starts from it
+#: Settings that may differ between a run and the model that it is initialised from
 FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "calibration"})
-#: and where the run adds an early network, which alone reads the labels
-FREE_OF_EARLY = FREE | {"early", "num_classes"}
+#: The same for a run that adds an early network, which is the only one that reads the labels
+FREE_WITH_EARLY = FREE | {"early", "num_classes"}
+Metrics = dict[str, Any]
 
 
 def train_ebm(
@@ -51,16 +52,53 @@ def train_ebm(
     config: TrainingConfig,
     options: RunOptions,
     flow: Flow | None = None,
-) -> dict[str, Any] | None:
-    """Train an energy-based model; the metrics of the run on the main process, else None."""
+) -> Metrics | None:
+    """Train an energy-based model. Return the metrics on the main process, and None on others."""
     build = partial(EBMTask, ebm_config=ebm_config, config=config, data=data, flow=flow)
     return launch(config, options, build)
 
 
 def launch(
     config: LoopConfig, options: RunOptions, build: Callable[[Accelerator], Task]
-) -> dict[str, Any] | None:
-    """Train what ``build`` makes; the metrics of the run on the main process, else None."""
+) -> Metrics | None:
+    """Train the task that ``build`` makes. Return the metrics on the main process, and None on
+    others."""
+    with set_up(config, options) as (accelerator, output):
+        task = build(accelerator)
+        if options.init_from and not options.resume_from_checkpoint:
+            init_from(task.model, options.init_from)
+        # accelerate's own configuration may set the precision
+        config = replace(config, mixed_precision=accelerator.mixed_precision)
+        trainer = Trainer(accelerator, task, config, output.folder)
+        begin_or_resume(accelerator, trainer, options)
+        output.data["settings"] = {**trainer.now.settings, **trainer.now.origin}
+        if accelerator.is_main_process:
+            output.write(None)
+        metrics = record(task, output, trainer.fit())
+        if accelerator.is_main_process:
+            save_training_figure(output.folder)
+    return metrics
+
+
+def launch_fitted(
+    config: LoopConfig, options: RunOptions, build: Callable[[Accelerator], FlowTask]
+) -> Metrics | None:
+    """Score and record a flow that was fitted in closed form. Return the metrics on the main
+    process, and None on others."""
+    with set_up(config, options) as (accelerator, output):
+        task, overwrite = build(accelerator), options.overwrite_output_dir
+        on_main(accelerator, lambda: checkpoint.prepare_folder(output.folder, overwrite))
+        output.data["settings"] = {**task.settings(), "training": to_dict(config)}
+        if accelerator.is_main_process:
+            task.model.save_pretrained(output.folder)
+        values = task.validate()
+        names = ("bits_per_dim", "stderr")
+        return record(task, output, {name: values[f"validation_{name}"] for name in names})
+
+
+@contextmanager
+def set_up(config: LoopConfig, options: RunOptions) -> Iterator[tuple[Accelerator, Output]]:
+    """Set up the processes and the output folder, which stays locked while the context is open."""
     ddp = settings_of_each({"ddp_args": DistributedDataParallelKwargs}, config.ddp_args)
     accelerator = make_accelerator(
         config.mixed_precision,
@@ -70,96 +108,90 @@ def launch(
         dynamo_backend=config.compile,
         kwargs_handlers=[DistributedDataParallelKwargs(**ddp["ddp_args"])],
     )
-    # the configuration of ``accelerate`` may have chosen it
-    config = replace(config, mixed_precision=accelerator.mixed_precision)
     stop_with_launcher()
-    output, is_main = Output(options.output_dir / RUN_FILE), accelerator.is_main_process
+    output = Output(options.output_dir / RUN_FILE)
     with on_main(accelerator, lambda: lock(output.folder / LOCK)) or nullcontext():
-        task, trainer = build(accelerator), None
-        if options.init_from and not options.resume_from_checkpoint:
-            start_from(task.model, options.init_from)
-        settings = {**task.settings(), "training": to_dict(config)}
-        if task.trained_parameters():
-            trainer = Trainer(accelerator, task, config, options.output_dir)
-            if options.init_from:  # a resumed run says it by its checkpoint
-                trainer.now.origin = {"init_from": {"model": options.init_from}}
-        if trainer and options.resume_from_checkpoint:
-            go_on(accelerator, trainer, options)
-        else:
-            folder, overwrite = options.output_dir, options.overwrite_output_dir
-            on_main(accelerator, lambda: checkpoint.begin(folder, overwrite))
-        if trainer:
-            settings = {**trainer.now.settings, **trainer.now.origin}
-        output.data["settings"] = settings
-        if is_main:
-            output.write(None)
-        result = trainer.fit() if trainer else save_fitted(accelerator, task, output.folder)
-        metrics = {
-            "output_dir": str(output.folder),
-            "device": describe_devices(accelerator),
-            **result,
-            **task.final_metrics(output.folder),
-        }
-        if is_main:
-            output.save(metrics)
-            if trainer and find_spec("matplotlib"):
-                figure = training_figure(read_metrics(output.folder / METRICS_FILE))
-                save_figure(figure, output.folder / "loss.png", dpi=120)
-        prepared = (trainer.loss_module, trainer.optimizer) if trainer else ()
-        shut_down(accelerator, *prepared)
-    return metrics if is_main else None
+        yield accelerator, output
+        shut_down(accelerator)
 
 
-def save_fitted(accelerator: Accelerator, task: Task, folder: Path) -> dict[str, Any]:
-    """Write and score a model that has nothing left to learn."""
-    if accelerator.is_main_process:
-        task.model.save_pretrained(folder)
-    accelerator.wait_for_everyone()
-    found = task.validate()
-    return {name: found[f"validation_{name}"] for name in ("bits_per_dim", "stderr")}
-
-
-def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> None:
-    """Resume from the checkpoint that is asked for."""
+def begin_or_resume(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> None:
+    """Resume from the checkpoint of the options, or prepare the folder for a new run."""
     folder, name = options.output_dir, options.resume_from_checkpoint
-    found = on_main(accelerator, lambda: str(checkpoint.find_checkpoint(folder, name)))
-    (found,) = broadcast_object_list([found])
-    state, model = Path(found) / checkpoint.STATE, trainer.task.model
-    written = read_config(model.config_class, Path(found), model.kind)
-    if changes := changes_of(to_dict(written), to_dict(model.config), FREE):
-        raise UserError(f"the model in {found} is another ({'; '.join(changes)})")
-    if (best := state / checkpoint.BEST_FILE).exists():  # what does not load is never at the top
+    if name:
+        path = on_main(accelerator, lambda: str(checkpoint.find_checkpoint(folder, name)))
+        (path,) = broadcast_object_list([path])
+        resume(trainer, Path(path))
+        if trainer.now.best is not None:
+            on_main(accelerator, lambda: checkpoint.restore_best(folder, Path(path)))
+        return
+    overwrite = options.overwrite_output_dir
+    on_main(accelerator, lambda: checkpoint.prepare_folder(folder, overwrite))
+    if options.init_from:
+        trainer.now.origin = {"init_from": {"model": options.init_from}}
+
+
+def resume(trainer: Trainer, folder: Path) -> None:
+    """Resume a run from a checkpoint, after checking that its models load."""
+    model, state = trainer.task.model, folder / checkpoint.STATE
+    saved = read_config(model.config_class, folder, model.kind)
+    if changes := changes_of(to_dict(saved), to_dict(model.config), FREE):
+        raise UserError(
+            f"{folder} holds a model with other settings: {'; '.join(changes)}. Resume with the "
+            "settings of its run.json."
+        )
+    if (best := state / checkpoint.BEST_FILE).exists():
         check_weights(model, best)
         load_weights(model, best)
     with report_damage(state):
-        trainer.resume(Path(found))
-    if trainer.now.best is not None:
-        on_main(accelerator, lambda: checkpoint.restore_best(folder, Path(found)))
+        trainer.resume(folder)
 
 
-def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
-    """Give a model the weights of another one: a folder, a bundled name or a hub id."""
-    given = EBM.from_pretrained(name_or_path)
-    is_new = ebm.config.early is not None and given.config.early is None
-    free = FREE_OF_EARLY if is_new else FREE
-    if changes := changes_of(to_dict(given.config), to_dict(ebm.config), free):
+def record(task: Task, output: Output, result: Metrics) -> Metrics | None:
+    """Write the run record with the metrics of a finished run. Return them on the main process,
+    and None on others."""
+    metrics = {
+        "output_dir": str(output.folder),
+        "device": describe_devices(task.accelerator),
+        **result,
+        **task.final_metrics(output.folder),
+    }
+    if not task.accelerator.is_main_process:
+        return None
+    output.save(metrics)
+    return metrics
+
+
+def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
+    """Initialise a model with the weights of another one: a folder, a bundled name or a hub id.
+
+    A model with an early network may be initialised from one without: its other network takes the
+    weights.
+    """
+    source = EBM.from_pretrained(name_or_path)
+    adds_early = ebm.config.early is not None and source.config.early is None
+    free = FREE_WITH_EARLY if adds_early else FREE
+    if changes := changes_of(to_dict(source.config), to_dict(ebm.config), free):
         raise UserError(
-            f"this run's model is not that of {name_or_path} ({'; '.join(changes)}): give its "
-            "settings, or its run.json with --config"
+            f"The model {name_or_path} has other settings than this run: {'; '.join(changes)}. "
+            "Use its settings, for example its run.json with --config."
         )
     space = ebm.space.state_dict()
-    if not all(torch.equal(space[key].cpu(), v) for key, v in given.space.state_dict().items()):
-        raise UserError(f"{name_or_path} lives in the latent space of another flow: give that one")
-    if is_new:
-        ebm.model.net.late.load_state_dict(given.model.net.state_dict())
+    if not all(torch.equal(space[key].cpu(), v) for key, v in source.space.state_dict().items()):
+        raise UserError(
+            f"The model {name_or_path} is in the latent space of another flow. Use that --flow."
+        )
+    if adds_early:
+        ebm.model.net.late.load_state_dict(source.model.net.state_dict())
     else:
-        ebm.load_state_dict(given.state_dict())
+        ebm.load_state_dict(source.state_dict())
 
 
-def flow_of(name_or_path: str | os.PathLike | None) -> Flow | None:
-    """The flow in whose latent space a model lives; None in the ambient space, and of no model.
+def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
+    """Return the flow of a model in a latent space, or None for a model in the ambient space or no
+    model.
 
-    >>> flow_of("digits") is None, flow_of("mnist-latent").config.space
+    >>> latent_flow("digits") is None, latent_flow("mnist-latent").config.space
     (True, 'copula')
     """
     if name_or_path is None:

@@ -1,8 +1,8 @@
-"""What a training run logs: ``metrics.jsonl`` always, a tracker of accelerate where asked for, and
-the figure of it."""
+"""Metrics of a training run: ``metrics.jsonl``, trackers of accelerate, and their figure."""
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,35 +13,37 @@ from ebm_app.config import LoopConfig
 from ebm_app.utils import METRICS_FILE
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import finite_or_none, to_dict
-from ebm_app.utils.files import open_file, replace_file
+from ebm_app.utils.files import open_file, replace_file, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = dict[str, float | None]
-#: seconds of all cores that the steps took so far
-SPENT = "core_seconds"
+#: Name of the CPU seconds that the steps took so far, over all processes
+CORE_SECONDS = "core_seconds"
 
 
 class MetricsLog:
-    """Lines {"step": n, name: number, ...} of ``metrics.jsonl``, written by the main process."""
+    """Writes rows {"step": n, name: number, ...} to ``metrics.jsonl`` on the main process, and to
+    the trackers of ``report_to``."""
 
     def __init__(self, accelerator: Accelerator, output_dir: Path, config: LoopConfig) -> None:
         self.accelerator, self.path, self.config = accelerator, output_dir / METRICS_FILE, config
 
     def start(self, step: int) -> None:
-        """Begin at ``step``: lines of later steps, left by a run that was cut off, are dropped."""
+        """Start at ``step``. Later rows, left by an interrupted run, are dropped."""
         if self.accelerator.is_main_process:
             rows = read_metrics(self.path)
             text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
             replace_file(self.path, text.encode())
         if self.config.report_to != "jsonl":
-            settings = to_dict(self.config).items()  # TensorBoard takes no lists
-            told = {name: " ".join(v) if isinstance(v, list) else v for name, v in settings}
-            self.accelerator.init_trackers("ebm_app", config=told)
+            settings = to_dict(self.config).items()
+            # TensorBoard accepts no lists
+            flat = {name: " ".join(v) if isinstance(v, list) else v for name, v in settings}
+            self.accelerator.init_trackers("ebm_app", config=flat)
 
     def write(self, step: int, **numbers: float) -> None:
-        """Add a line."""
+        """Append a row."""
         if self.accelerator.is_main_process:
             with self.path.open("a") as file:
                 file.write(json.dumps({"step": step, **finite_or_none(numbers)}) + "\n")
@@ -52,8 +54,8 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """The lines of a metrics file, none where it is missing; a last line cut short by a crash is
-    left out."""
+    """Return the rows of a metrics file, or none if it does not exist. An incomplete last line,
+    left by a crash, is ignored."""
     if not path.exists():
         return []
     with open_file(path) as file:
@@ -61,29 +63,34 @@ def read_metrics(path: Path) -> list[Row]:
     try:
         return [json.loads(line) for line in lines]
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): remove the line") from None
+        raise UserError(f"{path} is damaged ({error}). Remove the damaged line.") from None
 
 
-def training_figure(lines: list[dict[str, float]]) -> "Figure":
-    """Training and validation loss against the step, and validation bits per dim against the core
-    seconds that the steps took, where the metrics hold them; what a run has not come to yet is
-    left out."""
-    # a second to import, and not in every installation
-    from matplotlib.figure import Figure
+def training_figure(rows: list[Row]) -> "Figure":
+    """Plot the training and validation loss against the step, and the validation bits per dim
+    against the CPU seconds of the steps, as far as the metrics hold them."""
+    from matplotlib.figure import Figure  # slow to import, and an optional dependency
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
-    found = list(dict.fromkeys(name for line in lines for name in line))
-    bits = [name for name in found if name.endswith("bits_per_dim")]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    bits = [name for name in names if name.endswith("bits_per_dim")]
     panels = {"loss": ["loss", "validation_loss"], "validation bits per dim": bits}
-    spent = [(line["step"], line[SPENT]) for line in lines if SPENT in line]
-    for axes, (label, names) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        is_spent = bool(spent) and names is bits
-        for name in (name for name in found if name in names):
-            points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    cost = [(row["step"], row[CORE_SECONDS]) for row in rows if CORE_SECONDS in row]
+    for axes, (label, shown) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        has_cost = bool(cost) and shown is bits
+        for name in (name for name in names if name in shown):
+            points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
             steps, values = zip(*points, strict=True)
-            along = np.interp(steps, *zip(*spent, strict=True)) if is_spent else steps
-            axes.plot(along, values, ".-", label=name.replace("_", " "))
-        axes.set(xlabel="core seconds" if is_spent else "step", ylabel=label)
+            x = np.interp(steps, *zip(*cost, strict=True)) if has_cost else steps
+            axes.plot(x, values, ".-", label=name.replace("_", " "))
+        axes.set(xlabel="core seconds" if has_cost else "step", ylabel=label)
         if axes.lines:
             axes.legend()
     return figure
+
+
+def save_training_figure(folder: Path) -> None:
+    """Write ``loss.png`` of a run, if matplotlib is installed."""
+    if find_spec("matplotlib"):
+        figure = training_figure(read_metrics(folder / METRICS_FILE))
+        save_figure(figure, folder / "loss.png", dpi=120)

@@ -1,10 +1,11 @@
-"""From a data set, its preset and a user's own settings to the configurations of a run."""
+"""From a data set, a recorded run and flags to the configurations of a run."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any
 
 from accelerate.tracking import get_available_trackers
+from torch import Tensor
 
 from ebm_app.config import (
     EarlyConfig,
@@ -18,7 +19,8 @@ from ebm_app.config import (
     upgrade_keys,
 )
 from ebm_app.data.augmentation import AUGMENTATIONS
-from ebm_app.data.images import ImageData
+from ebm_app.data.images import ImageData, image_digest
+from ebm_app.data.lazy import Images
 from ebm_app.data.levels import image_format
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
@@ -31,14 +33,15 @@ from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.paths import require_one_sided
 from ebm_app.spaces import SPACES, Space, build_space
-from ebm_app.training.optimizers import OPEN_ENDED, OPTIMIZERS, SCHEDULES
-from ebm_app.training.presets import LATENT, preset
+from ebm_app.training.optimizers import OPTIMIZERS
+from ebm_app.training.plan import CONSTANT, SCHEDULES
+from ebm_app.training.recipes import LATENT, make_recipe
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_attributes, from_dict, to_dict
 from ebm_app.utils.registry import choose
 
-#: for a setting that names a kind of thing, the names
-KINDS: dict[str, Collection[str]] = {
+#: Valid names of the settings that name a class or function
+NAMES: dict[str, Collection[str]] = {
     "space": SPACES,
     "dequantisation": DEQUANTISERS,
     "prediction": (*PREDICTIONS, ENERGY),
@@ -56,31 +59,34 @@ KINDS: dict[str, Collection[str]] = {
 
 def resolve(
     data: ImageData,
-    given: dict[str, Any],
-    base: dict[str, Any] | None = None,
+    flags: dict[str, Any],
+    file: dict[str, Any] | None = None,
     flow: Flow | None = None,
 ) -> tuple[EBMConfig, TrainingConfig]:
-    """The configurations of a run: a recorded run or the preset, overridden by what is given.
+    """Return the configurations of a run.
+
+    Settings come from four sources, of which the later ones override the earlier ones: the
+    defaults of ``Settings``, the recipe of the data set, the file, and the flags.
 
     Args:
-        given: ``Settings`` by name.
-        base: the "settings" of a run record, or None for the data set's preset.
+        data: the images.
+        flags: fields of ``Settings`` by name.
+        file: the "settings" of a run record, as from ``record_settings``.
+        flow: the flow in whose latent space the path is; None for the ambient space.
+
+    Raises:
+        UserError: for an unknown setting, an invalid value, or settings that exclude each other.
     """
-    if base is None:
-        size = given.get("size", Settings.size)
-        merged = preset(data.name, data.image_shape, data.num_levels, size)
-        merged = merged if flow is None else merged | LATENT
-    elif "size" in given:
-        raise UserError("a recorded run has a network of its own: leave out size")
-    else:
-        merged = flatten(base)
-    settings = from_dict(Settings, merged | given, "settings")
+    if file is not None and "size" in flags:
+        raise UserError("--config has the network of its run, so --size cannot change it.")
+    size = flags.get("size", Settings.size)
+    recipe = make_recipe(data.name, data.image_shape, data.num_levels, size)
+    latent = {} if flow is None else {**LATENT, "space": flow.config.space}
+    recorded = {} if file is None else flatten(file)
+    chosen = {**recipe, **latent, **recorded, **flags}
+    settings = from_dict(Settings, chosen, "settings")
     check_names(settings)
-    settings = with_defaults(settings, {*merged, *given}, flow)
-    if base is None and "lr_warmup_steps" not in given:
-        # a preset's is for its own number of steps: a tenth at most, if above the default
-        longest = max(TrainingConfig.lr_warmup_steps, settings.max_train_steps // 10)
-        settings = replace(settings, lr_warmup_steps=min(settings.lr_warmup_steps, longest))
+    settings = adapt_defaults(settings, {*recorded, *flags})
     space = _space(settings.space, data, flow)
     config = from_attributes(
         EBMConfig,
@@ -95,108 +101,110 @@ def resolve(
         path=PathConfig(settings.path, settings.c),
         net=from_attributes(UNetConfig, settings),
     )
-    is_same = base is not None and base["ebm"]["num_levels"] == data.num_levels
-    if "eps" not in given and not (is_same and "dequantisation" not in given):
+    has_same_bins = file is not None and file["ebm"]["num_levels"] == data.num_levels
+    if "eps" not in flags and not (has_same_bins and "dequantisation" not in flags):
         config = replace(config, eps=_eps(config, space))
     training_config = from_attributes(TrainingConfig, settings)
     check(config, training_config, data)
     return config, training_config
 
 
-def with_defaults(settings: Settings, given: Iterable[str], flow: Flow | None) -> Settings:
-    """The settings in which what was not given suits the others."""
-    if "prediction" not in given:
-        trains = OBJECTIVES[settings.objective].predictions
+def adapt_defaults(settings: Settings, explicit: Collection[str]) -> Settings:
+    """Return the settings with defaults that fit the ``explicit`` ones: prediction and objective
+    fit each other, and warmup takes a tenth of a short run."""
+    if "prediction" not in explicit:
+        supported = OBJECTIVES[settings.objective].predictions
         default = default_prediction(settings.stein_factor > 0)
-        fits = "objective" not in given or default in trains
-        settings = replace(settings, prediction=default if fits else trains[0])
-    if "objective" not in given and settings.prediction != "moments":
+        is_supported = "objective" not in explicit or default in supported
+        settings = replace(settings, prediction=default if is_supported else supported[0])
+    if "objective" not in explicit and settings.prediction != "moments":
         settings = replace(settings, objective="ctsm_v")
-    if "space" not in given and flow is not None:
-        settings = replace(settings, space=flow.config.space)
+    if "lr_warmup_steps" not in explicit:
+        longest = max(TrainingConfig.lr_warmup_steps, settings.max_train_steps // 10)
+        settings = replace(settings, lr_warmup_steps=min(settings.lr_warmup_steps, longest))
     return settings
 
 
 def check_names(settings: Any) -> None:
-    """Raise a UserError for a setting that names nothing in the dict of its kind."""
-    for name, options in KINDS.items():
-        if hasattr(settings, name):
-            choose(name, getattr(settings, name), options)
+    """Raise a UserError for a setting whose value is not in ``NAMES``."""
+    for field in fields(settings):
+        if field.name in NAMES:
+            choose(field.name, getattr(settings, field.name), NAMES[field.name])
 
 
 def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> None:
-    """Raise a UserError for settings that do not go together, before anything is made."""
+    """Raise a UserError for settings that exclude each other, before anything is built."""
     check_loop(config, data)
     if ebm_config.net_input != "u" and ebm_config.input_frequencies:
-        raise UserError("--input_frequencies are of u alone: leave them out, or --net_input u")
+        raise UserError("--input_frequencies require --net_input u.")
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
     if config.time_sampler == "early" and not ebm_config.early:
-        raise UserError(
-            "time_sampler early is for a model with an early network: give --early_channels too"
-        )
+        raise UserError("--time_sampler early requires an early network: add --early_channels.")
     path = require_one_sided(build_path(ebm_config))
     objective, prediction = config.objective, ebm_config.prediction
-    suited = [name for name, kind in OBJECTIVES.items() if prediction in kind.predictions]
-    if objective not in suited:
+    supported = [name for name, kind in OBJECTIVES.items() if prediction in kind.predictions]
+    if objective not in supported:
         raise UserError(
-            f"prediction {prediction} is trained by objective {' or '.join(suited)}, not by "
-            f"{objective}: give such a one, or another prediction"
+            f"Objective {objective} cannot train prediction {prediction}. Use --objective "
+            f"{' or '.join(supported)}, or another --prediction."
         )
     if prediction != ENERGY:
         PREDICTIONS[prediction].check(path, ebm_config.stein_head)
     elif ebm_config.num_classes or ebm_config.early:
-        raise UserError("an energy network is without labels and without an early network")
+        raise UserError("An energy network supports neither --classes all nor --early_channels.")
     if config.objective == "tsm" and config.stein_factor:
-        raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
+        raise UserError("--objective tsm cannot train a Stein head: add --stein_factor 0.")
 
 
 def check_loop(config: LoopConfig, data: ImageData) -> None:
-    """Raise a UserError for settings that no training can use."""
+    """Raise a UserError for settings that no run can use."""
     check_names(config)
     installed = map(str, get_available_trackers())
     choose("installed tracker", config.report_to, ["jsonl", "all", *installed])
-    if config.lr_decay_steps and config.lr_scheduler != OPEN_ENDED:
-        raise UserError(
-            f"--lr_decay_steps is for --lr_scheduler {OPEN_ENDED}: {config.lr_scheduler} falls "
-            "from the first step to the last"
-        )
+    if config.lr_decay_steps and config.lr_scheduler != CONSTANT:
+        raise UserError(f"--lr_decay_steps requires --lr_scheduler {CONSTANT}.")
     if len(data.validation) < 2:
         raise UserError(
-            "at least 2 validation images are needed for a standard error: add images "
-            f"({data.name} has {len(data.validation)})"
+            f"Expected at least 2 validation images for a standard error, got "
+            f"{len(data.validation)} in {data.name}. Add images."
         )
 
 
-def flatten(settings: dict[str, Any]) -> dict[str, Any]:
-    """The flat settings of a run record."""
-    if not isinstance(settings, dict) or not {"ebm", "training"} <= settings.keys():
-        raise UserError("the record is not a training run's: give its run.json")
-    config = from_dict(EBMConfig, upgrade_keys(settings["ebm"]), "the record's ebm")
-    training = from_dict(TrainingConfig, settings["training"], "the record's training")
-    ebm, path = to_dict(config), config.path
+def flatten(file: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run record as fields of ``Settings`` by name."""
+    if not (isinstance(file, dict) and isinstance(file.get("ebm"), dict) and "training" in file):
+        raise UserError("--config is not the run.json of a training run.")
+    config = from_dict(EBMConfig, upgrade_keys(file["ebm"]), "ebm of the record")
+    training = from_dict(TrainingConfig, file["training"], "training of the record")
+    ebm = to_dict(config)
     model = {field.name: ebm[field.name] for field in fields(ModelSettings)}
-    path = {"path": path.name, "c": path.c}
+    model |= {"path": config.path.name, "c": config.path.c}
+    model["classes"] = "all" if config.num_classes else "none"
     if config.early:
-        path["early_channels"] = config.early.net.block_out_channels
-        path["early_max_log_snr"] = config.early.max_log_snr
-    path["classes"] = "all" if config.num_classes else "none"
-    return {**to_dict(training), **ebm["net"], **path, **model}
+        model["early_channels"] = config.early.net.block_out_channels
+        model["early_max_log_snr"] = config.early.max_log_snr
+    return {**to_dict(training), **ebm["net"], **model}
 
 
-def record(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
-    """The settings that a run record holds, and that ``resolve`` takes as its base."""
+def record_settings(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
+    """Return the settings of a run record, which ``resolve`` accepts as its file."""
     return {"ebm": to_dict(config), "training": to_dict(training)}
 
 
+def record_data(images: Images, labels: Tensor | None) -> dict[str, str]:
+    """Return the data settings of a run record: a digest of the training images."""
+    return {"digest of the images": image_digest(images, labels)}
+
+
 def _eps(config: EBMConfig, space: Space) -> float:
-    """The margin of a configuration: by its dequantiser where that says how far to go."""
+    """Return the margin of the dequantiser, if it defines one, or that of the configuration."""
     dequantiser = DEQUANTISERS[config.dequantisation]()
     t = dequantiser.time(config.num_levels, space, build_path(config))
     return config.eps if t == 1.0 else 1 - t
 
 
 def _early(settings: Settings) -> EarlyConfig | None:
-    """The early network, with attention at its lowest resolution."""
+    """Return the configuration of the early network, with attention at its lowest resolution."""
     channels = settings.early_channels
     if not channels:
         return None
@@ -205,19 +213,19 @@ def _early(settings: Settings) -> EarlyConfig | None:
 
 
 def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
-    """The fitted space of a run."""
-    found = EBMConfig.space if flow is None else flow.config.space
-    if name != found:
+    """Return the fitted space of a run."""
+    own = EBMConfig.space if flow is None else flow.config.space
+    if name != own:
         raise UserError(
-            f"--space {name} is that of a flow, here it is {found}: leave --space out, or give "
-            "--flow, a folder made by train/flow.py"
+            f"--space {name} requires a flow of that kind, fitted by train/flow.py, in --flow; "
+            f"this run is in space {own}."
         )
     if flow is None:
         return build_space(name, data.image_shape, data.num_levels)
-    made, found = image_format(flow.config), image_format(data)
-    if made != found:
+    expected, actual = image_format(flow.config), image_format(data)
+    if expected != actual:
         raise UserError(
-            f"the flow was made for images of {made}, {data.name} has {found}: fit a flow to this "
-            "data set"
+            f"The flow expects images of {expected}, but {data.name} has {actual}. Fit a flow to "
+            "this data set."
         )
     return flow.space

@@ -1,4 +1,4 @@
-"""What a run must remember to go on bit for bit, as tensors and JSON."""
+"""State of a run that a checkpoint stores, so that a resumed run is identical bit for bit."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.config import FREE_ON_RESUME, changes_of
+from ebm_app.config import FREE_ON_RESUME, changes_of, upgrade_keys
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
-from ebm_app.training.optimizers import OPEN_ENDED
+from ebm_app.training.plan import CONSTANT
 from ebm_app.training.tasks import Task
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import STRICT, Count, from_dict
@@ -21,24 +21,27 @@ from ebm_app.utils.files import read_json, read_tensors
 if TYPE_CHECKING:
     from diffusers.training_utils import EMAModel
 
-#: how a total batch is shared out may change: a step depends on the total alone
-SHARING = {"train_batch_size", "gradient_accumulation_steps"}
-#: of what a checkpoint holds beside its model
+#: Settings that split a batch. They may change on a resume: a step depends on the total only.
+SPLIT = {"train_batch_size", "gradient_accumulation_steps"}
+#: Version of the ``state`` folder
 FORMAT_VERSION = 2
 
 
 @dataclass
 class Progress:
-    """How far a run is: the JSON part of a checkpoint.
+    """Progress of a run: the JSON part of a checkpoint.
 
     Args:
-        settings, total_batch_size: what must be the same in a run that is resumed.
-        step: steps done. loss: the last mean in the metrics, None before the first.
-        seconds, core_seconds: of all steps (validation is in neither), those before a resume with
-            them; the second of CPU cores, in all processes.
-        validated: step of the last validation. best: what it found for the model that is kept.
-        origin: where the first weights came from, as the record of the run says it.
-        ema_step, scaler: of the averaged weights, and of the scale of fp16's losses.
+        settings, total_batch_size: must be the same in a resumed run.
+        step: number of steps done.
+        loss: last logged loss, or None.
+        seconds, core_seconds: wall-clock and CPU seconds of all steps and processes, without
+            validation and including the time before a resume.
+        validated: step of the last validation.
+        best: metrics of the best model so far, or None.
+        origin: source of the initial weights, as in the run record.
+        ema_step: step of the averaged weights.
+        scaler: state of the gradient scaler of fp16, or None.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -58,7 +61,8 @@ class Progress:
 
 @dataclass
 class TrainingState:
-    """The parts of a run that change from step to step; ``scaler`` is that of fp16, or None."""
+    """Objects of a run that change at every step. ``scaler`` is the gradient scaler of fp16, or
+    None."""
 
     task: Task
     optimizer: torch.optim.Optimizer
@@ -66,29 +70,34 @@ class TrainingState:
     scaler: Any
 
     def collect(self, now: Progress, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """(tensors, JSON data) of a checkpoint: "weights.<name>", of the optimizer
-        "optimizer.<index of the weight>.<name>", the averaged weights "ema.<index>", and the
-        losses since the last line of the metrics."""
+        """Return the tensors and the JSON data of a checkpoint.
+
+        The tensors are "weights.<name>", "optimizer.<index of the weight>.<name>", the averaged
+        weights "ema.<index>" and "pending", the losses that are not logged yet.
+        """
         now.ema_step = self.ema.optimization_step
         now.scaler = None if self.scaler is None else self.scaler.state_dict()
         weights = self.task.model.state_dict()
-        found = {f"weights.{name}": value.clone() for name, value in weights.items()}
+        tensors = {f"weights.{name}": value.clone() for name, value in weights.items()}
         for index, values in self.optimizer.state_dict()["state"].items():
-            found |= {f"optimizer.{index}.{key}": torch.as_tensor(v) for key, v in values.items()}
-        found |= {f"ema.{i}": value for i, value in enumerate(self.ema.shadow_params)}
-        return {**found, "pending": losses}, asdict(now)
+            for name, value in values.items():
+                tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value)
+        tensors |= {f"ema.{i}": value for i, value in enumerate(self.ema.shadow_params)}
+        return {**tensors, "pending": losses}, asdict(now)
 
     def load(self, folder: Path, now: Progress) -> tuple[Progress, Tensor]:
-        """Restore the parts from a checkpoint; the progress of its run, and the losses since the
-        last line of the metrics."""
-        written = read_json(folder / STATE / TRAINER_FILE)
-        if written.get("format_version") != FORMAT_VERSION:
-            raise UserError(f"{folder} is of another version of ebm_app: go on with that one")
-        before = from_dict(Progress, written, str(folder / STATE / TRAINER_FILE))
-        check_same(before, now, folder)
+        """Restore the objects from a checkpoint, and return its progress and the losses that are
+        not logged yet."""
+        data = read_json(folder / STATE / TRAINER_FILE)
+        if data.get("format_version") != FORMAT_VERSION:
+            raise UserError(
+                f"{folder} was written by another version of ebm_app. Resume it with that version."
+            )
+        saved = from_dict(Progress, data, str(folder / STATE / TRAINER_FILE))
+        check_same_run(saved, now, folder)
         tensors = read_tensors(folder / STATE / TENSORS_FILE)
         if self.scaler is not None:
-            self.scaler.load_state_dict(before.scaler)
+            self.scaler.load_state_dict(saved.scaler)
         names, device = self.task.model.state_dict(), self.task.model.device
         self.task.model.load_state_dict({name: tensors[f"weights.{name}"] for name in names})
         state = defaultdict(dict)
@@ -98,12 +107,12 @@ class TrainingState:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         shadow = range(len(self.ema.shadow_params))
         self.ema.shadow_params = [tensors[f"ema.{i}"].to(device) for i in shadow]
-        self.ema.optimization_step = before.ema_step
-        return replace(before, settings=now.settings), tensors["pending"].to(device)
+        self.ema.optimization_step = saved.ema_step
+        return replace(saved, settings=now.settings), tensors["pending"].to(device)
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Within it, the model holds the averaged weights."""
+        """Put the averaged weights into the model while the context is open."""
         parameters = self.task.trained_parameters()
         self.ema.store(parameters)
         self.ema.copy_to(parameters)
@@ -113,21 +122,25 @@ class TrainingState:
             self.ema.restore(parameters)
 
 
-def check_same(before: Progress, now: Progress, folder: Path) -> None:
-    """Raise a UserError where settings that change the weights differ from a checkpoint's."""
-    changes, free = [], FREE_ON_RESUME | SHARING
-    runs = [of.settings["training"] for of in (before, now)]
-    if runs[1]["lr_scheduler"] == OPEN_ENDED and all(
-        before.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
+def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
+    """Raise a UserError if settings that change the weights differ from those of a checkpoint."""
+    changes, free = [], FREE_ON_RESUME | SPLIT
+    runs = [run.settings["training"] for run in (saved, now)]
+    if runs[1]["lr_scheduler"] == CONSTANT and all(
+        saved.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
-    earlier = {"data": now.settings["data"], **before.settings}  # which old checkpoints lack
-    for kind, own in now.settings.items():
-        changes += changes_of(earlier.get(kind, {}), own, free)
-    if before.total_batch_size != now.total_batch_size:
+    settings = {kind: upgrade_keys(values) for kind, values in saved.settings.items()}
+    settings = {"data": now.settings["data"], **settings}  # old checkpoints lack the data
+    for kind, current in now.settings.items():
+        changes += changes_of(settings.get(kind, {}), current, free)
+    if saved.total_batch_size != now.total_batch_size:
         changes.append(
-            "total batch (per process x accumulation x processes) was "
-            f"{before.total_batch_size}, now {now.total_batch_size}"
+            "total batch size (per process x accumulation x processes) was "
+            f"{saved.total_batch_size}, now {now.total_batch_size}"
         )
     if changes:
-        raise UserError(f"{folder} was made with other settings: {'; '.join(changes)}")
+        raise UserError(
+            f"{folder} was trained with other settings: {'; '.join(changes)}. Resume with the "
+            "settings of its run.json."
+        )

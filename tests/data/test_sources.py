@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import error_of
 from PIL import Image
-from test_train_api import SMALL, weights_of
+from runs import SMALL, weights_of
 
 from ebm_app import train
 from ebm_app.data import lazy

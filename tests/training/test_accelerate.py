@@ -1,22 +1,24 @@
-"""What a configuration of accelerate asks for: taken and recorded, or refused."""
+"""Settings of an accelerate configuration: used and recorded, or refused."""
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState
 from conftest import error_of
-from test_train_api import IMAGES, SMALL, weights_of
+from runs import SMALL, weights_of
 
 from ebm_app import train
 from ebm_app.utils.files import read_json
 from ebm_app.utils.processes import SHARDING, make_accelerator
 
+IMAGES = torch.randint(17, (12, 1, 8, 8), dtype=torch.uint8)
+
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """A run in an environment: its record, and its weights."""
+    """Train in an environment; return the record and the weights."""
 
     def run(name, settings=SMALL, **environment):
-        AcceleratorState._reset_state(reset_partial_state=True)  # it is shared, and read once
+        AcceleratorState._reset_state(reset_partial_state=True)  # shared, and read once
         with monkeypatch.context() as patch:
             for key, value in environment.items():
                 patch.setenv("ACCELERATE_" + key, value)
@@ -28,8 +30,8 @@ def trained(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-def test_precision_and_compiler_are_taken_and_recorded(trained):
-    """Accumulation is the loop's own. The backends here compute as without one."""
+def test_precision_and_compiler_are_used_and_recorded(trained):
+    """The backends compute as without a compiler, and accumulation is left to the loop."""
     plain, weights = trained("plain", GRADIENT_ACCUMULATION_STEPS="4")
     assert plain["figures"]["device"] == "1 x cpu"
     compiled, same = trained("compiled", DYNAMO_BACKEND="EAGER")
@@ -37,16 +39,15 @@ def test_precision_and_compiler_are_taken_and_recorded(trained):
     flag = {**SMALL, "compile": "aot_eager"}
     compiled, by_flag = trained("flag", flag, DYNAMO_BACKEND="EAGER")
     assert compiled["figures"]["device"] == "1 x cpu, compiled by aot_eager"
-    assert compiled["settings"]["training"]["compile"] == "aot_eager"
     half, other = trained("half", MIXED_PRECISION="bf16")
     assert half["settings"]["training"]["mixed_precision"] == "bf16"
     for name in weights:
-        for found in (same, by_flag):
-            torch.testing.assert_close(found[name], weights[name], atol=1e-6, rtol=1e-5)
+        for result in (same, by_flag):
+            torch.testing.assert_close(result[name], weights[name], atol=1e-6, rtol=1e-5)
     assert any((other[name] != weights[name]).any() for name in weights)
 
 
 @pytest.mark.parametrize("name", SHARDING)
-def test_sharding_of_the_network_is_refused(monkeypatch, name):
+def test_sharded_networks_are_refused(monkeypatch, name):
     monkeypatch.setenv(name, "true")
-    assert "Use --multi_gpu" in error_of(make_accelerator, device="cpu")
+    assert "--multi_gpu" in error_of(make_accelerator, device="cpu")

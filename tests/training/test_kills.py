@@ -1,4 +1,4 @@
-"""Long runs: kills lose nothing, what a launcher left ends by itself, memory stays."""
+"""Kills lose nothing, and processes end with their launcher."""
 
 import os
 import random
@@ -13,8 +13,8 @@ import psutil
 import pytest
 import torch
 from conftest import GREY, ROOT, TINY
+from runs import equal_tensors, without_speeds
 from safetensors.torch import load_file
-from speeds import without_speeds
 
 from ebm_app.ebm import EBM
 from ebm_app.training.checkpoint import (
@@ -28,7 +28,7 @@ from ebm_app.training.metrics import read_metrics
 from ebm_app.utils.files import read_json
 
 KILLS, STEPS = 40, 400
-#: something is written in most moments
+#: Flags with which files are written most of the time
 OFTEN = ["--checkpointing_steps", "2", "--validation_steps", "3", "--num_preview_images", "1"]
 
 
@@ -39,7 +39,7 @@ def outcome(folder):
 
 
 def wait_for_a_line(path, size=None):
-    """Until the metrics grow, beyond a size if it is given."""
+    """Wait until the metrics grow, or exceed a size."""
     size = size or (path.stat().st_size if path.exists() else 0)
     for _ in range(1200):
         if path.exists() and path.stat().st_size > size:
@@ -56,7 +56,7 @@ def test_forty_kills_lose_nothing(tmp_path, image_folder):
     for kill in range(KILLS):
         given = [*flags, *(resume if checkpoints(folder) else anew)]
         process = forked.start("train/ebm.py", given, tmp_path / "log")
-        if kill % 4:  # else while it starts
+        if kill % 4:  # otherwise while it starts
             wait_for_a_line(folder / "metrics.jsonl")
         time.sleep(rng.uniform(0.0, 1.0))
         assert process.is_alive(), "the run ended too early for its kills"
@@ -69,13 +69,13 @@ def test_forty_kills_lose_nothing(tmp_path, image_folder):
     for last in (resume, ["--output_dir", tmp_path / "whole"]):
         assert forked.run("train/ebm.py", [*flags, *last], tmp_path / "log") == {0}
     (rows, tensors), (rows_of_whole, whole) = outcome(folder), outcome(tmp_path / "whole")
-    assert rows == rows_of_whole and tensors.keys() == whole.keys()
-    assert all(torch.equal(tensors[key], whole[key]) for key in whole)
+    assert rows == rows_of_whole and equal_tensors(tensors, whole)
     assert not list(folder.glob("checkpoint-*.tmp"))
 
 
 def killed(work, number):
-    """Whether a process was killed at a file operation of its work, which counts from 1."""
+    """Run ``work`` in a fork that is killed at file operation ``number`` = 1, 2, ...; return
+    whether it came so far."""
     if process := os.fork():
         return os.WIFSIGNALED(os.waitpid(process, 0)[1])
     count = 0
@@ -96,7 +96,7 @@ def killed(work, number):
 @pytest.mark.parametrize("step", [8, 12])
 @pytest.mark.parametrize("limit", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 @pytest.mark.process
-def test_a_kill_at_any_file_operation_leaves_a_whole_checkpoint(tmp_path, limit, step):
+def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path, limit, step):
     whole, run = tmp_path / "whole", tmp_path / "run"
     ebm, trainer = EBM(GREY), {"best": {"validation_loss": 1.0}}
     ebm.save_pretrained(whole)
@@ -112,7 +112,7 @@ def test_a_kill_at_any_file_operation_leaves_a_whole_checkpoint(tmp_path, limit,
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(whole, run)
         is_killed = killed(lambda: save(run, step, limit), operation)
-        for checkpoint in checkpoints(run):  # what has that name is whole
+        for checkpoint in checkpoints(run):
             verify(checkpoint)
         assert step_of(find_checkpoint(run, "latest")) >= 8
     assert operation > 30
@@ -120,9 +120,7 @@ def test_a_kill_at_any_file_operation_leaves_a_whole_checkpoint(tmp_path, limit,
 
 @pytest.mark.process
 @pytest.mark.parametrize("num", [1, 2])
-def test_processes_whose_launcher_was_killed_save_and_end_within_ten_seconds(
-    tmp_path, image_folder, num
-):
+def test_processes_end_with_a_killed_launcher(tmp_path, image_folder, num):
     folder, never = tmp_path / "run", "1000000"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc_per_node", str(num), ROOT / "train" / "ebm.py", *TINY]

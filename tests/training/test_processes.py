@@ -1,4 +1,4 @@
-"""Real processes: a killed run resumes bit for bit, and several give the numbers of one."""
+"""Runs in real processes: exact resumes after signals, and several processes against one."""
 
 import signal
 from pathlib import Path
@@ -7,8 +7,8 @@ import forked
 import pytest
 import torch
 from conftest import TINY
+from runs import equal_tensors, without_speeds
 from safetensors.torch import load_file
-from speeds import without_speeds
 
 from ebm_app.training.metrics import read_metrics
 from ebm_app.utils.files import read_json
@@ -22,7 +22,7 @@ RESUME = ["--resume_from_checkpoint", "latest"]
 
 @pytest.fixture(scope="module")
 def train(image_folder):
-    """Train in processes of their own; their exit code."""
+    """Train in separate processes; return their exit code."""
 
     def run(
         folder: Path,
@@ -47,10 +47,9 @@ def outcome(folder: Path) -> tuple[dict, list]:
 
 
 def assert_equal_runs(a: Path, b: Path) -> None:
-    (tensors_a, lines_a), (tensors_b, lines_b) = outcome(a), outcome(b)
-    assert lines_a == lines_b
-    assert tensors_a.keys() == tensors_b.keys()
-    assert all(torch.equal(tensors_a[key], tensors_b[key]) for key in tensors_a)
+    (tensors_a, rows_a), (tensors_b, rows_b) = outcome(a), outcome(b)
+    assert rows_a == rows_b
+    assert equal_tensors(tensors_a, tensors_b)
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +60,8 @@ def whole_run(tmp_path_factory, train) -> Path:
     return folder
 
 
-def test_a_run_that_was_stopped_and_then_killed_resumes_bit_for_bit(tmp_path, train, whole_run):
-    """SIGINT and SIGTERM save a checkpoint first; after SIGKILL the last one stands."""
+def test_stopped_and_killed_run_resumes_bit_for_bit(tmp_path, train, whole_run):
+    """SIGINT and SIGTERM save a checkpoint; SIGKILL leaves the last one."""
     folder, resume = tmp_path / "run", []
     for signum, step in ((signal.SIGINT, 1), (signal.SIGTERM, 4)):
         assert train(folder, *WHOLE, *resume, stop=(step, signum)) == 128 + signum
@@ -75,8 +74,8 @@ def test_a_run_that_was_stopped_and_then_killed_resumes_bit_for_bit(tmp_path, tr
     assert_equal_runs(whole_run, folder)
 
 
-def test_a_stop_in_a_validation_saves_at_once_and_changes_no_record(tmp_path, train):
-    """The validation that was cut off comes again; the losses since the last line are kept."""
+def test_stop_during_validation_saves_at_once(tmp_path, train):
+    """The interrupted validation is repeated, and losses that are not logged yet are kept."""
     folder, sparse = tmp_path / "run", ["--logging_steps", "5"]
     stop = (6, signal.SIGHUP)
     assert train(folder, *WHOLE, *sparse, stop=stop, where="validation") == 128 + signal.SIGHUP
@@ -89,7 +88,7 @@ def test_a_stop_in_a_validation_saves_at_once_and_changes_no_record(tmp_path, tr
 
 
 @pytest.mark.slow
-def test_two_processes_that_were_stopped_and_killed_resume_bit_for_bit(tmp_path, train):
+def test_two_stopped_processes_resume_bit_for_bit(tmp_path, train):
     whole, folder = tmp_path / "whole", tmp_path / "run"
     assert train(whole, num=2) == 0
     stop = (6, signal.SIGTERM)
@@ -100,13 +99,13 @@ def test_two_processes_that_were_stopped_and_killed_resume_bit_for_bit(tmp_path,
     assert_equal_runs(whole, folder)
 
 
-def test_two_processes_train_the_model_of_one_with_twice_the_batch(tmp_path, train, whole_run):
+def test_two_processes_match_one_with_twice_the_batch(tmp_path, train, whole_run):
     assert train(tmp_path / "2", num=2) == 0
     (one, lines_one), (two, lines_two) = outcome(whole_run), outcome(tmp_path / "2")
     for a, b in zip(lines_one, lines_two, strict=True):
         assert a.keys() == b.keys()
         for name, value in b.items():
-            # a standard error is as exact as the bits, of order 10 in float32, that it is of
+            # a standard error has the rounding error of the bits, of order 10 in float32
             rounding = 1e-6 if name.endswith("_stderr") else 1e-12
             assert a[name] == pytest.approx(value, rel=1e-5, abs=rounding), name
     for key in one:
@@ -114,7 +113,7 @@ def test_two_processes_train_the_model_of_one_with_twice_the_batch(tmp_path, tra
             torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
 
 
-def test_gradients_exchanged_in_bfloat16_train_nearly_the_same(tmp_path, train, whole_run):
+def test_gradients_exchanged_in_bfloat16_are_close(tmp_path, train, whole_run):
     options = ["comm_hook=bf16", "find_unused_parameters=true", "gradient_as_bucket_view=true"]
     assert train(tmp_path / "2", "--ddp_args", *options, num=2) == 0
     (one, _), (two, _) = outcome(whole_run), outcome(tmp_path / "2")

@@ -1,17 +1,16 @@
-"""Settings: preset, recorded run and flags, in that order of precedence."""
+"""Settings: the recipe, a recorded run and the flags, in increasing order of precedence."""
 
 import dataclasses
 
 import pytest
 import torch
+from conftest import error_of
 
 from ebm_app.config import EBMConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.nets.unet import UNet
-from ebm_app.training import settings
-from ebm_app.training.cost import network_cost
-from ebm_app.training.presets import SIZES, sized, suited_to_levels
-from ebm_app.utils.errors import UserError
+from ebm_app.training.recipes import SIZES, level_settings, network_cost, network_settings
+from ebm_app.training.settings import record_settings, resolve
 
 
 @pytest.fixture(scope="module")
@@ -19,37 +18,41 @@ def digits():
     return load_images("digits")
 
 
-def test_preset_then_flags(digits):
-    ebm, training = settings.resolve(digits, {"dropout": 0.3, "max_train_steps": 7})
+def test_flags_override_the_recipe(digits):
+    ebm, training = resolve(digits, {"dropout": 0.3, "max_train_steps": 7})
     assert ebm.net.dropout == 0.3 and training.max_train_steps == 7
     assert ebm.input_frequencies == (1.0, 2.0, 4.25, 8.5, 17.0)
     assert training.augmentation == "affine"
     assert ebm.image_shape == (1, 8, 8) and ebm.num_levels == 17 and ebm.condition_dim == 6
 
 
-def test_a_record_comes_back_whole_but_for_what_is_given(digits):
-    found = settings.resolve(digits, {"path": "vp", "c": 0.5, "eps": 1e-5})
-    record = settings.record(*found)
-    assert settings.resolve(digits, {}, record) == found
-    other, _ = settings.resolve(digits, {"path": "linear_vp"}, record)
+def test_flags_override_a_recorded_run(digits):
+    settings = resolve(digits, {"path": "vp", "c": 0.5, "eps": 1e-5})
+    file = record_settings(*settings)
+    assert resolve(digits, {}, file) == settings
+    other, _ = resolve(digits, {"path": "linear_vp"}, file)
     assert other.path.name == "linear_vp" and other.path.c == 0.5
+    assert "network of its run" in error_of(resolve, digits, {"size": "base"}, file)
 
 
-def test_the_margin_of_a_record_stays_where_a_dequantiser_would_give_another(digits):
-    """The network reads its time as a share of the whole, which the margin ends."""
+def test_recorded_eps_stays_until_the_dequantiser_changes(digits):
+    """The network reads a fraction of the interval of times, which eps ends."""
     chosen = {"dequantisation": "truncated_normal", "eps": 1e-6}
-    record = settings.record(*settings.resolve(digits, chosen))
-    again, _ = settings.resolve(digits, {"learning_rate": 1e-4}, record)
-    own, _ = settings.resolve(digits, {"dequantisation": "truncated_normal"})
+    file = record_settings(*resolve(digits, chosen))
+    again, _ = resolve(digits, {"learning_rate": 1e-4}, file)
+    own, _ = resolve(digits, {"dequantisation": "truncated_normal"})
     assert again.eps == 1e-6 < own.eps
-    other, _ = settings.resolve(digits, {"dequantisation": "uniform"}, record)
-    assert other.eps == 1e-6
-    back, _ = settings.resolve(digits, {"dequantisation": "truncated_normal"}, record)
-    assert back.eps == own.eps
+    for name, eps in (("uniform", 1e-6), ("truncated_normal", own.eps)):
+        assert resolve(digits, {"dequantisation": name}, file)[0].eps == eps
+
+
+def test_old_names_are_accepted(digits):
+    ebm, training = resolve(digits, {"weighting": "time_score", "time_input": "clock"})
+    assert (ebm.time_input, training.weighting) == ("arc_length", "inverse_variance")
 
 
 @pytest.mark.parametrize(
-    ("given", "prediction", "objective"),
+    ("flags", "prediction", "objective"),
     [
         ({}, "moments", "ctsm_m"),
         ({"objective": "ctsm_v"}, "moments", "ctsm_v"),
@@ -59,46 +62,44 @@ def test_the_margin_of_a_record_stays_where_a_dequantiser_would_give_another(dig
         ({"objective": "dual"}, "energy", "dual"),
     ],
 )
-def test_prediction_and_objective_go_together(digits, given, prediction, objective):
-    ebm, training = settings.resolve(digits, given)
+def test_prediction_and_objective_fit_each_other(digits, flags, prediction, objective):
+    ebm, training = resolve(digits, flags)
     assert (ebm.prediction, training.objective) == (prediction, objective)
 
 
-def test_the_warm_up_of_a_preset_is_a_tenth_of_a_short_run_at_most(digits):
+def test_warmup_is_at_most_a_tenth_of_a_short_run(digits):
     other = dataclasses.replace(digits, name="images")
-    for given, warmup in (
+    for flags, warmup in (
         ({}, 1000),
         ({"max_train_steps": 4000}, 400),
         ({"max_train_steps": 200}, 100),
         ({"max_train_steps": 4000, "lr_warmup_steps": 900}, 900),
     ):
-        assert settings.resolve(other, given)[1].lr_warmup_steps == warmup
+        assert resolve(other, flags)[1].lr_warmup_steps == warmup
 
 
-def test_frequencies_and_margin_by_the_number_of_levels():
+def test_level_settings_follow_the_width_of_a_bin():
     bins = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-    assert suited_to_levels(256) == {"input_frequencies": bins, "eps": 5e-9}
-    for num_levels in (2, 3, 5, 16, 17, 64, 200):
-        found = suited_to_levels(num_levels)
-        frequencies = found["input_frequencies"]
-        assert frequencies[-1] == num_levels / 2, "a period for each bin of width 2 / L"
+    assert level_settings(256) == {"input_frequencies": bins, "eps": 5e-9}
+    for num_levels in (2, 3, 17, 200):
+        settings = level_settings(num_levels)
+        frequencies = settings["input_frequencies"]
+        assert frequencies[-1] == num_levels / 2
         assert all(2 * a == b for a, b in zip(frequencies, frequencies[1:], strict=False))
         assert 2 <= frequencies[0] < 4 or num_levels < 4
-        assert num_levels * found["eps"] ** 0.5 == pytest.approx(256 * 5e-9**0.5)
+        assert num_levels * settings["eps"] ** 0.5 == pytest.approx(256 * 5e-9**0.5)
 
 
-@pytest.mark.parametrize("side", [28, 32, 64])
+@pytest.mark.parametrize("side", [28, 64])
 @pytest.mark.parametrize(("size", "millions"), [("small", 1.5), ("base", 36), ("large", 121)])
-def test_a_network_of_every_size_fits_the_images(side, size, millions):
-    """Its weights are those of the network that is built, and those of its name from 32x32 on."""
-    net = UNetConfig(**sized(SIZES[size], (3, side, side)))
+def test_network_of_every_size_fits_the_images(side, size, millions):
+    net = UNetConfig(**network_settings(SIZES[size], (3, side, side)))
     cost = network_cost(EBMConfig("mine", (3, side, side), 256, net=net))
     with torch.device("meta"):
         built = UNet((3, side, side), 6, net)
-    assert cost.weights == sum(weight.numel() for weight in built.parameters())
-    assert side == 28 or cost.weights == pytest.approx(1e6 * millions, rel=0.1)
+    assert cost["weights"] == sum(weight.numel() for weight in built.parameters())
+    assert side == 28 or cost["weights"] == pytest.approx(1e6 * millions, rel=0.1)
 
 
-def test_a_size_is_for_a_preset_that_has_one(digits):
-    with pytest.raises(UserError, match="network of its own"):
-        settings.resolve(digits, {"size": "base"})
+def test_digits_have_one_size(digits):
+    assert "network of its own" in error_of(resolve, digits, {"size": "base"})

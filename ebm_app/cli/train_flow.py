@@ -1,0 +1,63 @@
+"""Fit a normalising flow, in whose latent space an energy-based model can be trained.
+
+python train/flow.py --flow gaussian --dataset digits --output_dir runs/gaussian
+accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs/spline
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ebm_app.cli.command_line import explicit, parse
+from ebm_app.cli.train import DataFlags, run_options
+from ebm_app.config import LoopConfig
+from ebm_app.training.plan import RunOptions
+from ebm_app.utils.fields import configuration, setting
+
+#: Range of the number of dequantised images that a flow is fitted to; small data sets are repeated
+MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
+
+
+@configuration(kw_only=True)
+class Arguments(LoopConfig, RunOptions, DataFlags):
+    """Flags of the command."""
+
+    flow: str = setting(
+        "gaussian (multivariate normal logits), copula (normalised marginals, then whitening), or "
+        "spline (spline coupling layers, trained by maximum likelihood)",
+        "gaussian",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Fit the flow, train its weights if it has any, and return its metrics on the main
+    process."""
+    args = parse(Arguments, __doc__, argv, ("flow", "dataset", "data_root", "output_dir"))
+    # slow to import: --help does without
+    import torch
+
+    from ebm_app.data.images import load_images
+    from ebm_app.data.levels import dequantise
+    from ebm_app.flow import Flow, FlowConfig
+    from ebm_app.spaces import SPACES
+    from ebm_app.training.launch import launch, launch_fitted
+    from ebm_app.training.settings import check_loop
+    from ebm_app.training.tasks import FlowTask
+    from ebm_app.utils.random import make_generator
+    from ebm_app.utils.registry import choose
+
+    kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
+    data = load_images(args.dataset, args.data_root, args.download, args.resolution)
+    config = LoopConfig(**explicit(args, argv, LoopConfig))
+    check_loop(config, data)
+    torch.manual_seed(config.seed)  # initial weights
+    flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind))
+    # the closed-form parameters
+    num = min(len(data.train), MAX_FIT_IMAGES)
+    repeats = max(1, -(-MIN_FIT_IMAGES // num))
+    levels = data.train[torch.arange(num)].repeat(repeats, 1, 1, 1)
+    noise = torch.rand(levels.shape, generator=make_generator("cpu", config.seed))
+    flow.space.fit(dequantise(levels, data.num_levels, noise), repeats)
+    build = partial(FlowTask, flow=flow, config=config, data=data)
+    run = launch if any(True for _ in flow.parameters()) else launch_fitted
+    return run(config, run_options(args, args.dataset, f"{kind}-flow"), build)

@@ -1,0 +1,167 @@
+"""Training of energy-based models, and the calibration of energy networks."""
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from ebm_app.config import Calibration, EBMConfig, LoopConfig, TrainingConfig
+from ebm_app.data.augmentation import AUGMENTATIONS
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.evaluation.scoring import bits_of_images
+from ebm_app.flow import Flow
+from ebm_app.likelihood import VariationalBound
+from ebm_app.nets.parametrisation import ENERGY
+from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Objective
+from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
+from ebm_app.training.tasks import Task
+from ebm_app.utils.fields import to_dict
+from ebm_app.utils.random import RowNoise, make_generator
+from ebm_app.utils.tensors import standard_error
+
+#: Draws of the variational bound per node, for the calibration
+BOUND_DRAWS = 16
+
+
+class TimeScoreLoss(nn.Module):
+    """Losses (B,) of a batch. This is the module that accelerate wraps, so an objective may call
+    the model several times within one forward pass."""
+
+    def __init__(self, model: TimeScoreModel, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(
+        self,
+        u0: Tensor,
+        u1: Tensor,
+        t: Tensor,
+        weight: Tensor,
+        condition: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
+        """Return the losses for reference u0 and data u1 (B, C, H, W) in the path's space, times
+        and importance weights (B,), augmentation conditions (B, dim) and class labels (B,)."""
+        path = self.model.path
+        inputs = {} if labels is None else {"labels": labels}  # only networks with labels have it
+        model = partial(self.model, condition=condition, **inputs)
+        return self.objective(model, path, path.sample(u0, u1, t), weight)
+
+
+class PathTask(Task):
+    """Trains an EBM by an objective at noisy images. Times are uniform in arc length."""
+
+    name = "ebm"
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        ebm: EBM,
+        objective: Objective,
+        config: LoopConfig,
+        data: ImageData,
+    ) -> None:
+        ebm.to(accelerator.device)
+        super().__init__(accelerator, ebm, TimeScoreLoss(ebm.model, objective), config, data)
+        self.sampler: TimeSampler = ArcLength(ebm.model.path, ebm.config.eps)
+
+    def points(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, ...]:
+        ebm, uniform = self.model, noise.uniform(*levels.shape)
+        u1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, uniform)
+        u0 = noise.normal(*u1.shape)
+        generator = make_generator("cpu", self.config.seed, 1, noise.step)
+        times = self.sampler.sample(noise.num, generator)
+        t, weight = (column[noise.rows].to(levels.device) for column in times)
+        return u0, u1, t, weight
+
+    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
+        if self.model.config.prediction != ENERGY:
+            return {}
+        return calibrate(self.accelerator, output_dir, self.validation, self.noise[:1])
+
+
+class EBMTask(PathTask):
+    """Trains the time score of images.
+
+    Validation uses the model's default estimator. Where that is the variational bound, it also
+    reports the integral of the time score: the difference shows how far the integral is from a
+    normalised density.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        ebm_config: EBMConfig,
+        config: TrainingConfig,
+        data: ImageData,
+        flow: Flow | None = None,
+    ) -> None:
+        from diffusers import ModelMixin  # slow to import
+
+        torch.manual_seed(config.seed)
+        ebm = EBM(ebm_config)
+        if flow is not None:
+            ebm.space.load_state_dict(flow.space.state_dict())
+        weighting = WEIGHTINGS[config.weighting]
+        objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
+        super().__init__(accelerator, ebm, objective, config, data)
+        ends = {}
+        if config.time_sampler == "early":
+            ends = {"highest": ebm_config.early.max_log_snr}
+            ebm.model.net.late.requires_grad_(False)
+        for module in ebm.modules() if config.gradient_checkpointing else ():
+            if isinstance(module, ModelMixin):
+                module.enable_gradient_checkpointing()
+        self.sampler = TIME_SAMPLERS[config.time_sampler](ebm.model.path, ebm_config.eps, **ends)
+        if ebm_config.num_classes:
+            self.labels = data.labels[0].to(accelerator.device)
+        self.augmentation = AUGMENTATIONS[config.augmentation]()
+
+    def draw(self, levels: Tensor, labels: Tensor | None, noise: RowNoise) -> tuple[Tensor, ...]:
+        levels, condition = self.augmentation(levels, noise)
+        batch = *self.points(levels, noise), condition
+        if labels is None:
+            return batch
+        is_dropped = noise.uniform(len(labels)) < self.config.label_dropout
+        return *batch, labels.masked_fill(is_dropped, -1)
+
+    def validate(self) -> dict[str, float]:
+        metrics = {"validation_loss": self.validation_loss()}
+        metrics |= self.bits(seed=self.config.seed)
+        if self.model.default_estimator != "time_integral":
+            metrics |= self.bits("validation_time_integral", estimator="time_integral")
+        return metrics
+
+
+def calibrate(
+    accelerator: Accelerator, folder: Path, levels: Tensor, noise: Tensor
+) -> dict[str, Any]:
+    """Measure the calibration offset of the energy network in a folder, and store it there.
+
+    The offset is the mean difference, in nats per image, between the variational bound of the
+    network's score and the log density of one forward pass.
+
+    Args:
+        levels: validation images (N, C, H, W).
+        noise: dequantisation noise (1, N, C, H, W).
+    """
+    ebm = EBM.from_pretrained(folder, str(accelerator.device))
+    ebm.density.calibration = Calibration()
+    one_pass, bound = (
+        bits_of_images(accelerator, ebm, levels, noise, estimator=estimator).bits_per_dim.double()
+        for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
+    )
+    nats = (bound - one_pass) * math.log(2) * levels.shape[1:].numel()
+    offset = Calibration(nats.mean().item(), standard_error(nats).item(), nats.std().item())
+    if accelerator.is_main_process:
+        ebm.config = replace(ebm.config, calibration=offset)
+        ebm.save_pretrained(folder)
+    accelerator.wait_for_everyone()
+    return {"residual_nats": to_dict(offset)}

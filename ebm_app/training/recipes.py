@@ -1,0 +1,137 @@
+"""Recipes: training settings that suit a data set, and the cost of a network.
+
+A user can override each setting of a recipe.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ebm_app.config import EBMConfig
+from ebm_app.nets.unet import NETS, max_resolutions
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.registry import choose
+
+#: Settings of data sets that have a network of their own
+RECIPES: dict[str, dict[str, Any]] = {
+    "digits": dict(block_out_channels=(48, 64), dropout=0.05, eps=1e-6)
+    | dict(input_frequencies=(1.0, 2.0, 4.25, 8.5, 17.0))
+    | dict(augmentation="affine", adam_weight_decay=0.01, max_train_steps=8000)
+    | dict(validation_steps=1000, checkpointing_steps=1000),
+}
+#: Settings in a latent space. Bins have no common width there, so Fourier features do not help;
+#: they are wide, so a larger eps blurs none. A shifted image has an unlikely u, so there is no
+#: augmentation. u is white: the network reads the image of u instead.
+LATENT: dict[str, Any] = dict(input_frequencies=(), augmentation="none", net_input="x", eps=1e-3)
+#: Settings of any other data set
+IMAGES: dict[str, Any] = (
+    dict(max_train_steps=100_000, train_batch_size=256, learning_rate=1e-3, lr_warmup_steps=1000)
+    | dict(validation_steps=2500, checkpointing_steps=2500, logging_steps=50)
+    | dict(validation_images=500, validation_repeats=1)
+)
+#: Settings of networks from two million weights on
+WIDE: dict[str, Any] = dict(learning_rate=2e-4, ema_decay=0.9999, mixed_precision="bf16")
+
+
+class Size(NamedTuple):
+    """A network size: channels at each resolution, residual blocks per resolution, sides of the
+    feature maps with self-attention, and training settings."""
+
+    channels: tuple[int, ...]
+    layers_per_block: int
+    attention_sides: range = range(0)
+    training: dict[str, Any] = {}
+
+
+#: About 1.5, 36 and 115 million weights. "base" follows Ho et al. 2020 (arXiv:2006.11239,
+#: CIFAR-10), "large" Nichol and Dhariwal 2021 (arXiv:2102.09672, ImageNet 64).
+SIZES = {
+    "small": Size((32, 64, 64), 2),
+    "base": Size((128, 256, 256, 256), 2, range(9, 17), WIDE),
+    "large": Size((128, 256, 384, 512), 3, range(7, 17), WIDE),
+}
+#: Channels of an attention head
+HEAD_CHANNELS = 64
+
+
+def make_recipe(
+    dataset: str, image_shape: Sequence[int], num_levels: int, size: str
+) -> dict[str, Any]:
+    """Return the settings for a data set of images (C, H, W) with L levels; ``size`` is a key of
+    ``SIZES``."""
+    chosen = SIZES[choose("size", size, SIZES)]
+    if dataset in RECIPES:
+        if size != "small":
+            raise UserError(f"Data set {dataset} has a network of its own. Leave out size {size}.")
+        return RECIPES[dataset]
+    network = network_settings(chosen, image_shape) | level_settings(num_levels)
+    return network | IMAGES | chosen.training
+
+
+def level_settings(num_levels: int) -> dict[str, Any]:
+    """Return Fourier frequencies and eps for L levels, whose bins have width 2 / L in the ambient
+    space.
+
+    The frequencies halve from L / 2 (one period per bin) down to 2, so the network resolves noise
+    from the width of a bin to that of a stroke. At the last time the noise has variance 2 eps and
+    a standard deviation of 1 / 78 of a bin for every L.
+
+    >>> level_settings(16)
+    {'input_frequencies': (2.0, 4.0, 8.0), 'eps': 1.28e-06}
+    """
+    count = max(1, math.floor(math.log2(num_levels / 2)))
+    return {
+        "input_frequencies": tuple(num_levels / 2**power for power in range(count, 0, -1)),
+        "eps": 5e-9 * (256 / num_levels) ** 2,
+    }
+
+
+def network_settings(size: Size, image_shape: Sequence[int]) -> dict[str, Any]:
+    """Return the network settings of a size for images (C, H, W). Resolutions that the image
+    cannot be halved to are left out."""
+    side = max(image_shape[1:])
+    channels = size.channels[: max_resolutions(*image_shape[1:])]
+    attended = [level for level in range(len(channels)) if side >> level in size.attention_sides]
+    net: dict[str, Any] = dict(
+        block_out_channels=channels,
+        layers_per_block=size.layers_per_block,
+        attention_levels=tuple(attended),
+        dropout=0.1,
+    )
+    if attended:
+        net |= dict(num_heads=channels[-1] // HEAD_CHANNELS, norm_num_groups=32)
+    return net
+
+
+def network_cost(config: EBMConfig) -> dict[str, int]:
+    """Return the cost of one training image: the weights of the network, the operations of a
+    forward and backward pass (two per multiply-add), and the numbers stored for the backward pass.
+    Shapes are enough: nothing is computed.
+
+    >>> cost = network_cost(EBMConfig("digits", (1, 8, 8), num_levels=17))
+    >>> cost["weights"], cost["operations"]
+    (634562, 90087424)
+    """
+    channels, height, width = config.image_shape
+    inputs = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
+    heads = 2 if config.stein_head else 1
+    with torch.device("meta"):
+        net = NETS[config.network]((inputs, height, width), heads * channels, config.net)
+        x, t = torch.zeros(1, inputs, height, width), torch.zeros(1)
+    stored: dict[int, int] = {}
+
+    def store(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            stored[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes() // 4
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(store, lambda tensor: tensor)
+    with FlopCounterMode(display=False) as counter, hooks:
+        net(x, t).sum().backward()
+    weights = sum(weight.numel() for weight in net.parameters())
+    operations = counter.get_total_flops()
+    return {"weights": weights, "operations": operations, "kept_numbers": sum(stored.values())}

@@ -1,0 +1,35 @@
+"""Small training runs, what stays the same between two of them, and damage to their weights."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+#: Settings of a run of a moment, as keyword arguments
+SMALL = {"block_out_channels": (8,), "norm_num_groups": 4, "num_nodes": 8, "dropout": 0.0}
+SMALL |= {"train_batch_size": 4, "validation_images": 4, "validation_repeats": 1, "device": "cpu"}
+SMALL |= {"num_preview_images": 0, "logging_steps": 1, "lr_warmup_steps": 2, "ema_decay": 0.9}
+#: Metrics that differ between two identical runs
+SPEEDS = ("images_per_second", "core_seconds")
+#: Damage to a tensor
+DAMAGE = {
+    "nan": lambda value: value * torch.nan,
+    "integers": lambda value: value.to(torch.int64),
+    "empty": lambda value: value.flatten()[:0],
+    "other shape": lambda value: value[None],
+}
+
+
+def without_speeds(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Return the rows of metrics without times and speeds."""
+    return [{key: value for key, value in row.items() if key not in SPEEDS} for row in rows]
+
+
+def weights_of(run: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of the model of a run."""
+    return load_file(run / "model.safetensors")
+
+
+def equal_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether two dicts of tensors are identical."""
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)

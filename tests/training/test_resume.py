@@ -1,0 +1,141 @@
+"""Resume from an earlier checkpoint, past a damaged one, or after a crash."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import error_of
+from runs import DAMAGE, equal_tensors, weights_of, without_speeds
+from safetensors.torch import load_file, save, save_file
+
+from ebm_app import train
+from ebm_app.training.checkpoint import checkpoints, digests, find_checkpoint
+from ebm_app.training.metrics import read_metrics
+from ebm_app.utils.files import read_json, write_json
+
+pytestmark = pytest.mark.process
+
+SETTINGS = {"num_levels": 17, "device": "cpu", "block_out_channels": (8,), "norm_num_groups": 4}
+SETTINGS |= {"num_nodes": 8, "train_batch_size": 4, "validation_images": 4, "logging_steps": 1}
+SETTINGS |= {"validation_repeats": 1, "num_preview_images": 1, "max_train_steps": 12}
+SETTINGS |= {"checkpointing_steps": 4, "validation_steps": 3}
+LATEST = {**SETTINGS, "resume_from_checkpoint": "latest"}
+
+
+@pytest.fixture(scope="module")
+def images():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(17, (20, 1, 4, 4), dtype=torch.uint8, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def whole(images, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(images, folder, **SETTINGS)
+    return folder
+
+
+@pytest.fixture
+def run(whole, tmp_path) -> Path:
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+def rows_of(folder: Path) -> list[dict]:
+    return without_speeds(read_metrics(folder / "metrics.jsonl"))
+
+
+def test_earlier_checkpoint_resumes_in_another_folder(images, whole, run, tmp_path):
+    named = {**SETTINGS, "resume_from_checkpoint": "checkpoint-4"}
+    assert "later checkpoints" in error_of(train, images, run, **named)
+    again, by_path = tmp_path / "again", {"resume_from_checkpoint": str(run / "checkpoint-4")}
+    train(images, again, **SETTINGS, **by_path)
+    assert {row["step"] for row in rows_of(again)} == set(range(5, 13))
+    assert "already holds a run" in error_of(train, images, again, **SETTINGS, **by_path)
+    assert rows_of(again) == rows_of(whole)[-len(rows_of(again)) :]
+    assert equal_tensors(weights_of(again), weights_of(whole))
+
+
+def test_latest_skips_damaged_checkpoints(images, whole, run, capsys):
+    last, earlier = run / "checkpoint-12", run / "checkpoint-4"
+    for name in ("model.safetensors", "state/trainer.safetensors", "state/trainer.json"):
+        shutil.copy(earlier / name, last / name)
+        assert Path(name).name in error_of(find_checkpoint, run, "checkpoint-12")
+        shutil.copy(whole / "checkpoint-12" / name, last / name)
+    (last / "state" / "trainer.json").unlink()
+    assert "trainer.json" in error_of(find_checkpoint, run, "checkpoint-12")
+    train(images, run, **LATEST)
+    assert "damaged checkpoint" in capsys.readouterr().err
+    assert rows_of(run) == rows_of(whole)
+    assert (run / "checkpoint-12.damaged").is_dir()
+    (last / "config.json").unlink()
+    assert find_checkpoint(run, "latest").name == "checkpoint-8"
+
+
+def test_records_left_by_a_crash_do_not_prevent_a_resume(images, whole, run):
+    shutil.rmtree(run / "checkpoint-12")
+    (run / "run.json").write_text('{"command": [')
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"ste')
+    (run / "checkpoint-9.tmp").mkdir()
+    others = ["checkpoint-9 old.tmp/a", "run.json.tmp", "notes.tmp"]
+    for name in others:
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("mine")
+    train(images, run, **LATEST)
+    assert rows_of(run) == rows_of(whole)
+    assert all((run / name).read_text() == "mine" for name in others)
+    assert len(list(run.glob("*.tmp"))) == len(others)
+    names = [folder.name for folder in checkpoints(run)]
+    assert names == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]
+
+
+def test_run_without_checkpoints_can_be_overwritten(images, tmp_path):
+    run = tmp_path / "run"
+    train(images, run, **{**SETTINGS, "max_train_steps": 2})
+    for folder in checkpoints(run):
+        shutil.rmtree(folder)
+    for settings in (SETTINGS, LATEST):
+        assert "--overwrite_output_dir" in error_of(train, images, run, **settings)
+    train(images, run, **{**SETTINGS, "max_train_steps": 1}, overwrite_output_dir=True)
+    assert read_json(run / "run.json")["figures"]["steps"] == 1
+
+
+@pytest.mark.parametrize("kind", ["nan", "other shape"])
+def test_damaged_best_model_is_never_restored(images, run, kind):
+    """Not even with digests of the damaged file."""
+    last, top = run / "checkpoint-12", (run / "model.safetensors").read_bytes()
+    best = last / "state" / "best.safetensors"
+    weights = load_file(best)
+    name = next(iter(weights))
+    save_file({**weights, name: DAMAGE[kind](weights[name]).contiguous()}, best)
+    write_json(last / "state" / "digests.json", digests(last))
+    assert "best.safetensors" in error_of(train, images, run, **LATEST)
+    assert (run / "model.safetensors").read_bytes() == top
+
+
+FORGED = {
+    "config.json": (b'{"kind": "energy model", "format_version": 1}', "dataset"),
+    "state/trainer.json": (b'{"format_version": 2, "step": []}', "step"),
+    "state/trainer.safetensors": (save({"x": torch.zeros(1)}), "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_files_with_fitting_digests_are_refused(images, run, name):
+    last, (content, message) = run / "checkpoint-12", FORGED[name]
+    (last / name).write_bytes(content)
+    write_json(last / "state" / "digests.json", digests(last))
+    assert message in error_of(train, images, run, **LATEST)
+
+
+def test_other_images_are_refused(images, run):
+    assert "digest of the images" in error_of(train, 16 - images, run, **LATEST)
+
+
+def test_damaged_metrics_are_refused(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "loss": 0.5}\n{"ste')
+    assert read_metrics(file) == [{"step": 1, "loss": 0.5}]
+    file.write_text('{"step": 1, "loss": 0.5}\nx\n')
+    assert "damaged" in error_of(read_metrics, file)
