@@ -35,7 +35,7 @@ SHORT = {
     "train/energy.py": f"{STEPS} --train_batch_size 4 --validation_images 4",
     "sample/ebm.py": "--num_images 10",  # as many as there are labels
     "evaluate/bpd.py": "--limit 2 --repeats 1",
-    "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 24 --num_leapfrog_steps 1",
+    "evaluate/ais.py": "--limit 3 --num_chains 4",
     "evaluate/studies/log_z.py": "",
     "evaluate/selftest.py": "--limit 3 --num_times 2 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
@@ -84,6 +84,9 @@ def short_flags(name: str, arguments: list[str]) -> list[str]:
     if "--init_from" in arguments:  # the weights fix the network
         return [*STEPS.split(), *TINY[TINY.index("--dropout") :]]
     flags = SHORT[name].split()
+    if name == "evaluate/ais.py":  # runs that are compared need different temperatures
+        values = dict(zip(arguments, arguments[1:], strict=False))
+        flags += ["--num_temperatures", str(int(values.get("--num_temperatures", 200)) // 10)]
     if name.startswith("train/") and "--resume_from_checkpoint" not in arguments:
         flags.append("--overwrite_output_dir")  # two pages may use one folder
     return flags
