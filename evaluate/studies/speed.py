@@ -19,7 +19,7 @@ from ebm_app.config import TrainingConfig
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.nets.parametrisation import default_prediction
-from ebm_app.training.tasks import EBMTask
+from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.fields import BatchSize, Draws, configuration, setting
 from ebm_app.utils.output import Output, to_markdown
