@@ -56,12 +56,12 @@ def test_all_estimators_are_compared(run, tmp_path, folder):
 
 def test_bits_are_those_of_the_model(run, folder):
     """Old names of estimators select the same ones."""
-    flags = "--estimator_args num_steps=2 --dequantisation truncated_normal --seed 3".split()
-    flags += "--limit 3 --repeats 2 --estimator".split()
+    flags = "--estimator_args num_steps=2 max_refinements=0 --seed 3".split()
+    flags += "--dequantisation truncated_normal --limit 3 --repeats 2 --estimator".split()
     figures, _ = run(*flags, "pf_ode")
-    options = {"num_steps": 2, "dequantiser": TruncatedNormal(), "repeats": 2, "seed": 3}
+    options = {"num_steps": 2, "max_refinements": 0, "repeats": 2, "seed": 3}
     ebm, levels = EBM.from_pretrained(folder / "grey"), load_images("digits").test[:3]
-    result = ebm.likelihood(levels, "probability_flow", **options)
+    result = ebm.likelihood(levels, "probability_flow", TruncatedNormal(), **options)
     assert figures["bits_per_dim"] == pytest.approx(result.bits_per_dim.mean().item(), rel=1e-6)
     assert figures["dequantisation"] == "truncated_normal"
 
