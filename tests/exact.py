@@ -35,7 +35,7 @@ def normal(shape, seed=0):
 
 
 class SinePath(GaussianPath):
-    """What a user writes: the four statements, and nothing of what follows from them."""
+    """A user-defined path with the four required methods only."""
 
     def alpha(self, t):
         return torch.sin(math.pi * t / 2)
@@ -51,11 +51,11 @@ class SinePath(GaussianPath):
 
 
 class ExactModel(nn.Module):
-    """Stands in for a TimeScoreModel of sum_k w_k N(mean_k, std_k^2 I) on a one-sided path.
+    """An exact ``TimeScoreModel`` of sum_k w_k N(mean_k, std_k^2 I) on a one-sided path.
 
     Args:
-        means: (K, *), or (K, 1) for the same value in every component. stds: (K,). weights: (K,).
-        stein_channels: 0 leaves out the Stein score; another number says that there is a head.
+        means: (K, *), or (K, 1) for the same value in every dimension. stds: (K,). weights: (K,).
+        stein_channels: 0 for a model without a Stein head.
     """
 
     def __init__(self, path, eps, means, stds, weights=(1.0,), stein_channels=0):
@@ -66,7 +66,8 @@ class ExactModel(nn.Module):
         self.log_weights = torch.as_tensor(weights, dtype=F64).log()
 
     def moments(self, t):
-        """For t (B,): mean (K, B, *), variance (K, B) of p_t given the mode, and their d/dt."""
+        """Return mean (K, B, *) and variance (K, B) of each mode of p_t, and their d/dt, for t
+        (B,)."""
         alpha, alpha_dt = self.path.alpha(t), self.path.alpha_dt(t)
         squares = self.stds.square()[:, None]
         shape = (1, -1) + (1,) * (self.means.ndim - 1)
@@ -83,11 +84,11 @@ class ExactModel(nn.Module):
 
     @cache  # noqa: B019
     def at(self, t):
-        """The moments at a float t, once, as a step of a solver asks for them again and again."""
+        """Return the moments at a float t, cached for the steps of a solver."""
         return self.moments(torch.tensor([t], dtype=F64))
 
     def modes(self, x, t):
-        """log p_t(x) + log r_k (K, B), and of every mode the components and Stein score."""
+        """Return log p_t(x) + log r_k (K, B), and the components and Stein score of each mode."""
         moments = self.moments(t) if isinstance(t, torch.Tensor) and t.ndim else self.at(float(t))
         m, u, m_dt, u_dt = (like_modes(moment, x) for moment in moments)
         y = (x - m) / u
@@ -96,7 +97,7 @@ class ExactModel(nn.Module):
         return joint, u_dt / 2 * (y.square() - 1 / u) + m_dt * y, -y
 
     def log_density(self, x, t):
-        """log p_t(x) at a time t, a float or (B,): (B,)."""
+        """Return log p_t(x) at a time t, a float or (B,): (B,)."""
         return torch.logsumexp(self.modes(x, t)[0], 0)
 
     def forward(self, x, t):
@@ -109,7 +110,7 @@ class ExactModel(nn.Module):
         return ModelOutput(components, score, variance)
 
     def variance(self, x, t, score):
-        """w of ``parametrisation``, by Var[eps | x] = 1 + v d^2 log p_t / dx_i^2."""
+        """Return w of ``parametrisation``, from Var[eps | x] = 1 + v d^2 log p_t / dx_i^2."""
         joint, _, scores = self.modes(x, t)
         u = like_modes(self.moments(t)[1], x)
         posterior = like_modes(torch.softmax(joint, 0), x)
@@ -121,12 +122,12 @@ class ExactModel(nn.Module):
         return sum_except_batch(self(x, t).components)
 
     def exact_score(self, x, t):
-        """grad_x log p_t(x), with or without a head: (B, *)."""
+        """Return grad_x log p_t(x), with or without a head: (B, *)."""
         joint, _, score = self.modes(x, t)
         return (like_modes(torch.softmax(joint, 0), x) * score).sum(0)
 
     def data(self, shape, seed=0):
-        """Draws from the data."""
+        """Draw from the data."""
         g = generator(seed)
         mode = torch.multinomial(self.log_weights.exp(), shape[0], True, generator=g)
         means = self.means.reshape(self.means.shape + (1,) * (len(shape) - self.means.ndim))
@@ -134,11 +135,11 @@ class ExactModel(nn.Module):
         return means[mode] + expand_like(self.stds[mode], noise) * noise
 
     def reference(self, shape, seed=1):
-        """Draws from p_0, or from N(0, I) where that is taken for p_0."""
+        """Draw from p_0, or from N(0, I) where it stands for p_0."""
         return normal(shape, seed)
 
     def sample(self, t, shape, seed=0):
-        """A draw from the path at times t (B,), of points of ``shape`` (B, *)."""
+        """Draw points of ``shape`` (B, *) from the path at times t (B,)."""
         return self.path.sample(self.reference(shape, seed + 1), self.data(shape, seed), t)
 
 
@@ -161,7 +162,7 @@ class ExactDensity:
 
 
 class ExactBridge(ExactModel):
-    """The same on a Schrodinger bridge from N(m0, s0^2 I) to N(m1, s1^2 I)."""
+    """The exact model of a Schrodinger bridge from N(m0, s0^2 I) to N(m1, s1^2 I)."""
 
     def __init__(self, path, eps, start, end, stein_channels=0):
         (m0, s0), (m1, s1) = start, end
@@ -188,12 +189,13 @@ class ExactBridge(ExactModel):
 
 
 def like_modes(moment, x):
-    """(K, B, ...) in a shape that broadcasts with (K, B, *) for x (B, *), in the dtype of x."""
+    """Reshape (K, B, ...) to broadcast with (K, B, *) for x (B, *), in the dtype of x."""
     return moment.reshape(moment.shape + (1,) * (x.ndim + 1 - moment.ndim)).to(x.dtype)
 
 
 def two_modes(path, eps, shape, stein_channels=0):
-    """0.3 N(-1.2 e, 0.4^2 I) + 0.7 N(1.2 e, 0.4^2 I), e = (1, ..., 1) / sqrt(D)."""
+    """Return the model of 0.3 N(-1.2 e, 0.4^2 I) + 0.7 N(1.2 e, 0.4^2 I), e = (1, ..., 1) /
+    sqrt(D)."""
     direction = torch.full(shape, 1.2 / math.sqrt(math.prod(shape)), dtype=F64)
     means = torch.stack([-direction, direction])
     return ExactModel(path, eps, means, (0.4, 0.4), (0.3, 0.7), stein_channels)
@@ -211,6 +213,7 @@ def target_of(log_density):
 
 
 def z_score(values, expected=0.0):
-    """(mean - expected) / standard error over the first dimension, largest of all the columns."""
+    """Return the largest |mean - expected| of all columns, in standard errors over the first
+    dimension."""
     error = values.std(0, unbiased=True) / math.sqrt(len(values))
     return ((values.mean(0) - expected) / error).abs().max().item()

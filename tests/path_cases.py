@@ -41,7 +41,7 @@ every_one_sided_path = pytest.mark.parametrize("path", ONE_SIDED.values(), ids=O
 
 
 def skewed(shape, seed):
-    """Independent exponential values with second moment 1 and mean sqrt(1/2)."""
+    """Draw independent exponential values with second moment 1 and mean sqrt(1/2)."""
     uniform = torch.rand(shape, generator=generator(seed), dtype=F64)
     return -(1 - uniform).log() / math.sqrt(2)
 
@@ -51,7 +51,7 @@ def times(num=7):
 
 
 def draw(path, shape, t, delta=skewed, seed=0):
-    """A sample whose delta has second moment c in every dimension."""
+    """Draw a sample whose delta has second moment c in every dimension."""
     x0, delta = normal(shape, seed), math.sqrt(path.c) * delta(shape, seed + 1)
     if isinstance(path, SchrodingerBridgePath):
         return path.sample(x0, x0 + delta, t, normal(shape, seed + 2))
@@ -59,13 +59,13 @@ def draw(path, shape, t, delta=skewed, seed=0):
 
 
 def log_normal(path, sample, t, x):
-    """log N(x_i; mean_t(z), v_t) for every dimension."""
+    """Return log N(x_i; mean_t(z), v_t) for every dimension."""
     spread = expand_like(path.variance(t).sqrt(), x)
     return Normal(path.mean(sample._replace(t=t)), spread).log_prob(x)
 
 
 def derivative(function, t):
-    """d function / dt at every element of ``t``, by reverse mode."""
+    """Return d function / dt at every element of ``t``, by reverse mode."""
     t = t.clone().requires_grad_()
     return torch.autograd.grad(function(t).sum(), t)[0]
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
-# Points (B, *) -> (B, *), or (B,) for a density; the chains are independent
+# Function of points (B, *) that treats the chains independently
 Field = Callable[[Tensor], Tensor]
 
 
@@ -47,7 +47,11 @@ class AcceptStep(Protocol):
 
 
 class Metropolis(NamedTuple):
-    """The exact accept step, with U = -log_density: (B, *) -> (B,), known up to a constant."""
+    """The exact accept step, with U = -log_density.
+
+    Args:
+        log_density: (B, *) -> (B,), in nats, up to a constant.
+    """
 
     log_density: Field
 
@@ -59,7 +63,7 @@ class Metropolis(NamedTuple):
 
 
 class Work:
-    """The accept step from a score alone, by the work of the field; see the module docstring."""
+    """The accept step from a score alone: the energy is h^2 |f|^2 / 8 (see the module)."""
 
     def potential(self, position: Tensor, field: Tensor) -> Tensor:
         return sum_except_batch(field.double().square())
