@@ -5,13 +5,13 @@ known up to their constants Z_k, with Z_0 = 1. The weight of a forward chain has
 of a reverse chain from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
 
 - AIS: forward chains, which stay where they are between two temperatures.
-- RAISE: the same in reverse from data, where the mean of -log w is also a stochastic bound on the
-  log-likelihood of the annealing process itself.
+- RAISE: such chains in reverse from data, where the mean of -log w is also a stochastic bound on
+  the log-likelihood of the annealing process.
 - diffused AIS: the chains take a step of the reversed diffusion between two temperatures, with
   exact weights (``ebm_app.annealing.moves``).
 
-The accept step and the weights use one density, a quadrature rule of ``num_nodes`` nodes, for
-which the weights are exact. The last factor of a weight changes to the rule of the model.
+The accept step and the weights use the same quadrature rule of ``num_nodes`` nodes, so the weights
+are exact for its density. The last factor of a weight converts to the model's own rule.
 
 Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, arXiv:1412.8566
 (RAISE); Jarzynski 1997 and Crooks 1999 for the two directions.

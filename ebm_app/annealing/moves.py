@@ -1,14 +1,14 @@
 r"""Moves of annealed chains from the distribution of one temperature to that of the next.
 
-A denoising move between times s < t removes noise by the mean of Tweedie's formula, with one
-variance u for all dimensions; its way back adds the noise of the path. With
+A denoising move from time s to t > s draws from a Gaussian with the mean of Tweedie's formula and
+one variance u for all dimensions. The move back adds the noise of the path. With
 x_t = alpha_t x1 + sqrt(v_t) eps,
 
     q(x_s | x_t) = N(r x_t, w I),     r = alpha_s / alpha_t,  w = v_s - r^2 v_t,
     p(x_t | x_s) = N((x_s + w score_s(x_s)) / r, u I).
 
-log q - log p enters the weight of the chain. The weights are exact for any score. Their variance
-is small when the score is near the gradient of log p_s and p_s is near the noised p_t.
+log q - log p enters the weight of the chain. The weights are exact for any score; their variance
+is small if the score is close to grad log p_s and p_s is close to p_t with added noise.
 
 Sources: Doucet, Grathwohl, Matthews, Strathmann 2022, arXiv:2208.07698, for the weights; Bao et
 al. 2022, arXiv:2201.06503, for the variance.

@@ -1,8 +1,8 @@
 r"""Annealing: move chains from a reference to a target through intermediate distributions.
 
 The chains start from x0, exact samples of a reference p_0. Each distribution p_1, ..., p_K is
-known up to a constant. Distribution k moves the chains by its transport, a bijection T_k (or the
-identity) or a draw from p(y | x), then runs a few transitions that leave p_k invariant.
+known up to a constant. Distribution k moves the chains by its transport, a bijection T_k (such as
+the identity) or a draw from p(y | x), then runs a few transitions that leave p_k invariant.
 
 ``anneal`` is the loop of annealed HMC and of annealed importance sampling. With an exact accept
 step the importance weight of a chain (in nats, up to the constants of p_0 and p_K) is a sum over
@@ -12,8 +12,8 @@ its records: with y_k = T_k(x_{k-1}),
 
 where the terms are ``-entry.potential`` of record k, ``-state.potential`` of the record before it
 and ``log_ratio`` of record k. For a random transport the log ratio is log q(x | y) - log p(y | x),
-with q its way back. Because the transitions are reversible, the same loop through the
-distributions in reverse order, with the transports back, runs the chains backwards.
+with q the density of the reverse transport. Because the transitions are reversible, the same loop
+runs the chains backwards: through the distributions in reverse order, with reverse transports.
 
 References: Neal 2001, Annealed importance sampling, arXiv:physics/9803008; Neal 2011,
 arXiv:1206.1901; Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612, for the transport.

@@ -48,21 +48,21 @@ ESTIMATES = {
 @pytest.mark.parametrize("name", ["forward", "reverse", "bennett"])
 def test_estimates_match_log_normal_weights(name, spread):
     num = 150 if name == "bennett" else 4000
-    found = ESTIMATES[name](num, spread, 3)
-    assert abs(found.log_z - truth(spread)) < 3.5 * found.stderr
-    assert 0 < found.stderr < 0.15 and found.num == num and not found.warnings
+    estimate = ESTIMATES[name](num, spread, 3)
+    assert abs(estimate.log_z - truth(spread)) < 3.5 * estimate.stderr
+    assert 0 < estimate.stderr < 0.15 and estimate.num == num and not estimate.warnings
     at = MEAN + spread**2 * (name == "reverse")
-    assert abs(found.mean_log_weight - at) < 5 * spread / math.sqrt(num)
-    assert found.sd_log_weight == pytest.approx(spread, rel=0.2)
+    assert abs(estimate.mean_log_weight - at) < 5 * spread / math.sqrt(num)
+    assert estimate.sd_log_weight == pytest.approx(spread, rel=0.2)
 
 
 @pytest.mark.parametrize("name", ["forward", "reverse"])
 def test_stderr_of_many_weights_is_the_delta_method(name):
     """The standard error is sqrt((e^(s^2) - 1) / N), the effective sample size e^(-s^2) N."""
     num, spread = 40_000, 0.8
-    found = ESTIMATES[name](num, spread, 5)
-    assert found.stderr == pytest.approx(math.sqrt(math.expm1(spread**2) / num), rel=0.1)
-    assert found.ess == pytest.approx(num * math.exp(-(spread**2)), rel=0.1)
+    estimate = ESTIMATES[name](num, spread, 5)
+    assert estimate.stderr == pytest.approx(math.sqrt(math.expm1(spread**2) / num), rel=0.1)
+    assert estimate.ess == pytest.approx(num * math.exp(-(spread**2)), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_stderr_of_many_weights_is_the_delta_method(name):
 )
 def test_stderr_covers_log_z(name, spread, repeats, num):
     """Two standard errors cover log Z, and their mean square is that of the error."""
-    found = [ESTIMATES[name](num, spread, 10 + seed) for seed in range(repeats)]
-    errors = torch.tensor([f.log_z - truth(spread) for f in found], dtype=F64)
-    stated = torch.tensor([f.stderr for f in found], dtype=F64)
+    estimates = [ESTIMATES[name](num, spread, 10 + seed) for seed in range(repeats)]
+    errors = torch.tensor([f.log_z - truth(spread) for f in estimates], dtype=F64)
+    stated = torch.tensor([f.stderr for f in estimates], dtype=F64)
     assert 0.88 <= (errors.abs() < 2 * stated).double().mean() <= 1
     assert 0.75 < (errors.square().mean() / stated.square().mean()).sqrt() < 1.3
 
@@ -96,9 +96,9 @@ def test_bennett_solves_its_equation_with_less_error():
 @pytest.mark.parametrize("shift", [0.0, -5000.0, 5000.0])
 def test_equal_weights_are_exact_at_any_scale(shift):
     u = torch.full((20,), 1.5 + shift, dtype=F64)
-    for found in (from_forward(u), from_reverse(u), bennett(u, u[:7])):
-        assert found.log_z == pytest.approx(1.5 + shift, abs=1e-9)
-        assert found.stderr < 1e-9 and not found.warnings
+    for estimate in (from_forward(u), from_reverse(u), bennett(u, u[:7])):
+        assert estimate.log_z == pytest.approx(1.5 + shift, abs=1e-9)
+        assert estimate.stderr < 1e-9 and not estimate.warnings
     assert from_forward(u).ess == pytest.approx(20)
 
 

@@ -76,8 +76,8 @@ def test_solvers_converge_at_their_order(path, shape, solver, order, ends, small
     before = level(model, x, ends[0])
     states = [run(model, x, n, *ends, solver) for n in STEPS]
     errors = [(level(model, state.x, ends[1]) - before).abs().mean() for state in states]
-    found = -np.polyfit(np.log(STEPS), np.log(errors), 1)[0]
-    assert errors[-1] < smallest and abs(found - order) < 0.25
+    slope = -np.polyfit(np.log(STEPS), np.log(errors), 1)[0]
+    assert errors[-1] < smallest and abs(slope - order) < 0.25
     assert [state.nfe for state in states] == [order * n for n in STEPS]
 
 
