@@ -6,22 +6,18 @@ import shutil
 
 import pytest
 import torch
-from accelerate import Accelerator
 from conftest import ROOT, TINY, error_of
 from exact import F64, generator
 from safetensors.torch import load_file
 
 from ebm_app import EBM
 from ebm_app.cli.command_line import run_script
-from ebm_app.config import LoopConfig
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.nets.composite import NET_INPUTS
 from ebm_app.training.launch import init_from
 from ebm_app.training.settings import resolve
-from ebm_app.training.tasks import FlowTask
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")
@@ -86,13 +82,6 @@ def test_untrained_latent_model_is_its_flow(kind, net_input, folders):
     assert torch.allclose(found.log_prob, own.log_prob, rtol=1e-5)
     assert torch.allclose(found.bits_per_dim, own.bits_per_dim, rtol=1e-5)
     assert ebm.sample(3, sampler="pf_ode", num_steps=2).shape == (3, *SHAPE)
-
-
-@pytest.mark.parametrize("name", ["ambient", "display"])
-def test_pixel_spaces_are_not_flows(script, capsys, tmp_path, name):
-    flags = ["--dataset", "digits", "--flow", name, "--output_dir", str(tmp_path / "flow")]
-    assert run_script(script("train/flow.py").main, flags) == 2
-    assert f"unknown flow '{name}': choose one of copula" in capsys.readouterr().err
 
 
 @pytest.mark.process
@@ -175,17 +164,6 @@ def test_spline_flow_resumes_exactly(tmp_path, image_folder, script, capsys):
     assert whole.keys() == part.keys() and any("conditioner" in name for name in whole)
     assert all(torch.equal(whole[name], part[name]) for name in whole)
     assert (runs[0] / "previews" / "step-000004.png").exists()
-
-
-def test_validation_loss_is_negative_log_density():
-    flow, levels = fitted("gaussian"), random_levels(40, 2)
-    data = ImageData("test", LEVELS, levels, levels, levels)
-    config = LoopConfig(validation_images=40, validation_repeats=2, num_preview_images=0)
-    found = FlowTask(Accelerator(cpu=True), flow, config, data).validate()
-    noise = dequantisation_noise(2, levels, config.seed)
-    points = torch.stack([dequantise(levels, LEVELS, u) for u in noise])
-    density = torch.stack([flow.log_density(x) for x in points]).mean() / 16
-    assert found["validation_loss"] == pytest.approx(-density.item(), rel=1e-5)
 
 
 def smooth_images(num, seed):

@@ -3,16 +3,6 @@ r"""What a density can do is its type: one protocol for each quantity of the mar
 An estimator, a sampler or an annealing method names in its signature the protocol that it needs.
 ``require`` raises the one error for a model that lacks it. All log densities are in nats; ``x``
 has shape (B, *), and ``t`` is one time for all points or a float64 tensor (B,).
-
-| protocol | models that implement it |
-| --- | --- |
-| ``TimeScore`` | time score networks (CTSM, CTSM-v, CTSM-M, TSM), energy networks |
-| ``SteinScore`` | all models: by a Stein head, the noise of a diffusers pipeline, or a gradient |
-| ``JointScore`` | time score networks with a Stein head, energy networks |
-| ``NoiseVariance`` | time score networks that predict posterior moments |
-| ``LogDensity`` | time score networks, by integration over time; energy networks |
-| ``NetworkEnergy`` | energy networks |
-| ``NoiseModel`` | diffusers pipelines |
 """
 
 from collections.abc import Callable

@@ -163,16 +163,6 @@ def test_values_depend_on_point_and_seed_only(name):
     assert torch.allclose(rough.value, fine.value, rtol=1e-4, atol=1e-3)
 
 
-def test_score_without_a_head_is_the_gradient_of_the_integral():
-    x = points(mixture((2,)), (2,), 4)
-    with_head, without = (density_of(mixture((2,), head), 24) for head in (1, 0))
-    estimator = ProbabilityFlowDensity(3)
-    found, expected = estimator(without, x, 0.9), estimator(with_head, x, 0.9)
-    assert (found.value - expected.value).abs().max() < 1e-3
-    assert estimator(without, x.float(), 0.9).value.isfinite().all()
-    assert not found.value.requires_grad
-
-
 @pytest.mark.parametrize("head", [1, 0], ids=["head", "integral"])
 @every_estimator
 def test_nfe_counts_network_evaluations_per_example(name, head):

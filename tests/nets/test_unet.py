@@ -24,12 +24,6 @@ def unet(shape=(1, 8, 8), config=PLAIN, out_channels=2, dtype=F64):
     return net
 
 
-def test_t_scale_multiplies_the_time():
-    fast, slow = (unet(config=replace(PLAIN, t_scale=scale)).eval() for scale in (100.0, 25.0))
-    x, t = normal((3, 1, 8, 8)), torch.tensor([0.0, 0.1, 0.2], dtype=F64)
-    assert torch.allclose(fast(x, t), slow(x, 4 * t), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("attention", [(), (1,)], ids=["plain", "attention"])
 @pytest.mark.parametrize("shape", IMAGES)
 def test_output_is_zero_at_initialisation(shape, attention):
