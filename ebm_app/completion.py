@@ -18,7 +18,7 @@ from ebm_app.utils.fields import check_argument
 from ebm_app.utils.registry import build
 from ebm_app.utils.tensors import as_tensor
 
-# Default number of temperatures, a third of that for whole images
+#: Default number of temperatures, a third of that for whole images
 NUM_TEMPERATURES = 60
 
 

@@ -36,17 +36,17 @@ from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import sum_except_batch
 
-# Pilot chains, their further transitions per temperature, and the temperatures where they move
+#: Pilot chains, their further transitions per temperature, and the temperatures where they move
 NUM_PILOT, PILOT_STEPS, PILOT_TEMPERATURES = 4, 3, 100
-# Target acceptance: chains that hardly move increase the variance of log w
+#: Target acceptance: chains that hardly move increase the variance of log w
 ACCEPTANCE = 0.9
-# Growth factor for ``adapt``, whose default is slow at high acceptance
+#: Growth factor for ``adapt``, whose default is slow at high acceptance
 GROWTH = math.exp(0.45)
-# Quadrature nodes of the gradient in the leapfrog; the accept step corrects its error
+#: Quadrature nodes of the gradient in the leapfrog; the accept step corrects its error
 GRADIENT_NODES = 4
-# Chains per batch
+#: Chains per batch
 BLOCK_SIZE = 16
-# Streams of the random numbers
+#: Streams of the random numbers
 PILOT, FORWARD, REVERSE = 0, 1, 2
 
 
@@ -108,7 +108,7 @@ class Chains:
         """Run ``num`` chains from N(0, I)."""
         sizes = map(len, torch.arange(num).split(BLOCK_SIZE))
         starts = [self._noise(size, FORWARD, block) for block, size in enumerate(sizes)]
-        distributions = self._distributions([move.forward for move in self.moves])
+        distributions = self.distributions([move.forward for move in self.moves])
         return self._run(starts, self._reference, distributions, stay, self._final)
 
     def reverse(self, points: Tensor) -> ChainEnds:
@@ -120,7 +120,7 @@ class Chains:
             for index, block in enumerate(points.split(BLOCK_SIZE))
         ]
         first, *others = (move.backward for move in self.moves)
-        distributions = self._distributions([*others, stay])[::-1]
+        distributions = self.distributions([*others, stay])[::-1]
         ends = self._run(starts, self._final, distributions, first, self._reference)
         return ends._replace(log_weight=-ends.log_weight)
 
@@ -132,7 +132,7 @@ class Chains:
         stride = math.ceil(len(self.targets) / PILOT_TEMPERATURES)
         pilots = [
             distribution._replace(num_steps=0 if k % stride else count, adapt=follow)
-            for k, distribution in enumerate(self._distributions([m.fit for m in self.moves]))
+            for k, distribution in enumerate(self.distributions([m.fit for m in self.moves]))
         ]
         x0, generator = self._noise(NUM_PILOT, PILOT, 0)
         scale = torch.ones(NUM_PILOT, dtype=torch.float64)
@@ -142,7 +142,7 @@ class Chains:
         ]
         self.step_sizes = torch.stack(medians)
 
-    def _distributions(self, transports: list[Transport]) -> list[IntermediateDistribution]:
+    def distributions(self, transports: list[Transport]) -> list[IntermediateDistribution]:
         """Return the distributions of all temperatures, in increasing order."""
         count = self.settings.steps_per_temperature
         return [

@@ -20,11 +20,11 @@ from torch.nn.functional import logsigmoid
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import effective_sample_size
 
-# Effective sample size above which the delta method is accurate
+#: Effective sample size above which the delta method is accurate
 RELIABLE_ESS = 100.0
-# Standard deviation of log w, in nats, above which an estimate warns
+#: Standard deviation of log w, in nats, above which an estimate warns
 MAX_SPREAD = 8.0
-# Number of chains below which an estimate warns
+#: Number of chains below which an estimate warns
 MIN_CHAINS = 8
 
 

@@ -101,7 +101,7 @@ def _log_density(residual: Tensor, variance: float) -> Tensor:
     return sum_except_batch(unit - math.log(variance) / 2)
 
 
-# (model, times (K + 1,)) -> the K moves between them
+#: (model, times (K + 1,)) -> the K moves between them
 Moves = Callable[[Marginals, Tensor], list[Move]]
 
 

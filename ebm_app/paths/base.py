@@ -30,7 +30,7 @@ from torch import Tensor
 from ebm_app.utils.fields import Positive, check_argument
 from ebm_app.utils.tensors import derivative, expand_like
 
-# sigmoid(36) is the largest float64 below 1
+#: sigmoid(36) is the largest float64 below 1
 _MAX_LOGIT = 36.0
 _LOGIT_RULE = np.polynomial.legendre.leggauss(128)
 

@@ -22,7 +22,7 @@ from ebm_app.paths.schedules import ARC_LENGTH, Schedule
 from ebm_app.utils.errors import NumericalError, UserError
 
 Score = Callable[[Tensor, float], Tensor]
-# (index among the evenly spaced times of a step, state there) -> d state / d tau
+#: (index among the evenly spaced times of a step, state there) -> d state / d tau
 Rate = Callable[[int, Tensor], Tensor]
 
 
@@ -43,7 +43,7 @@ def rk4_step(rate: Rate, y: Tensor, h: float) -> Tensor:
     return y + (first + 3 * (second + third) + fourth) * h * 0.125
 
 
-# name -> (step, number of equal intervals between the times of a step)
+#: name -> (step, number of equal intervals between the times of a step)
 SOLVERS = {"heun": (heun_step, 1), "rk4": (rk4_step, 3)}
 
 

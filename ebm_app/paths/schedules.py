@@ -59,13 +59,13 @@ class Schedule(NamedTuple):
         return times
 
 
-# Fisher-Rao arc length: time score and Stein score are smooth in it at both ends
+#: Fisher-Rao arc length: time score and Stein score are smooth in it at both ends
 ARC_LENGTH = Schedule("arc length of the path", lambda path, t: path.arc_length(t))
-# Puts more steps at the noise levels where the content of an image is decided
+#: Puts more steps at the noise levels where the content of an image is decided
 LOG_SNR = Schedule("log signal-to-noise ratio", lambda path, t: require_one_sided(path).log_snr(t))
-# Evenly spaced in t, as in the paper (appendix F.6)
+#: Evenly spaced in t, as in the paper (appendix F.6)
 LINEAR = Schedule("time", lambda path, t: t)
 
 SCHEDULES = {"arc_length": ARC_LENGTH, "log_snr": LOG_SNR, "linear": LINEAR}
-# Name of a schedule; "clock" is the old name of "arc_length"
+#: Name of a schedule; "clock" is the old name of "arc_length"
 ScheduleName = renamed(clock="arc_length")

@@ -16,11 +16,11 @@ from ebm_app.sampling.hmc import AcceptStep, Metropolis, Target, Work, adapt
 from ebm_app.utils.fields import Count, Positive, PositiveInt, Steps, configuration
 from ebm_app.utils.registry import choose
 
-# Mean acceptance that the leapfrog step is adapted to
+#: Mean acceptance that the leapfrog step is adapted to
 ACCEPTANCE_TARGET = 0.75
-# Time of the first temperature, whose chains start from N(0, I)
+#: Time of the first temperature, whose chains start from N(0, I)
 START = 1e-3
-# Quadrature nodes of log densities and their gradients
+#: Quadrature nodes of log densities and their gradients
 NUM_NODES = 8
 
 
@@ -30,7 +30,7 @@ def metropolis_at(model: SteinScore, t: float) -> AcceptStep:
     return Metropolis(partial(density.log_density, t=t))
 
 
-# Accept steps by name: (model, t) -> accept step at p_t
+#: Accept steps by name: (model, t) -> accept step at p_t
 ACCEPTANCES: dict[str, Callable[[SteinScore, float], AcceptStep]] = {
     "work": lambda model, t: Work(),
     "energy": metropolis_at,

@@ -28,7 +28,7 @@ from torch import Tensor
 from ebm_app.sampling import hmc
 from ebm_app.sampling.hmc import HMCState, Target
 
-# (positions (B, *), generator) -> positions (B, *) and log ratio (B,) float64, in nats
+#: (positions (B, *), generator) -> positions (B, *) and log ratio (B,) float64, in nats
 Transport = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
-# Function of points (B, *) that treats the chains independently
+#: Function of points (B, *) that treats the chains independently
 Field = Callable[[Tensor], Tensor]
 
 

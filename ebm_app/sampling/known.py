@@ -26,7 +26,7 @@ class KnownPixels:
     its covariance and an accept step.
     """
 
-    # s, which bounds the curvature of the likelihood where the network is certain of a pixel
+    #: s, which bounds the curvature of the likelihood where the network is certain of a pixel
     slack = 0.1
 
     def __init__(self, model: SteinScore, known: Tensor, mask: Tensor) -> None:

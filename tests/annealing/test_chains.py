@@ -23,7 +23,7 @@ from ebm_app.sampling.annealing import anneal
 # shape -> (m, s)
 DISTRIBUTIONS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (2,): (1.4, 0.7)}
 PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1)
-# name -> moves and settings of the chains
+#: name -> moves and settings of the chains
 KINDS = {
     "ais": (stay_moves, PLAIN),
     "diffused": (denoising_moves, replace(PLAIN, steps_per_temperature=1)),
@@ -108,7 +108,7 @@ def test_last_factor_changes_to_the_rule_of_the_model(float64):
 
 def test_tuned_steps_have_the_target_acceptance(float64):
     chains = chains_of(ExactDensity(mixture((16,))), "ais", 10)
-    distributions = chains._distributions([move.forward for move in chains.moves])
+    distributions = chains.distributions([move.forward for move in chains.moves])
     records = list(anneal(normal((500, 16), 1), distributions, 1, generator(2)))
     rates = torch.tensor([record.acceptance for record in records])
     assert chains.step_sizes.shape == (16,)

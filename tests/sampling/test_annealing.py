@@ -11,7 +11,7 @@ from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 SHAPE = (1, 2, 2)
 STEP = torch.tensor(0.3, dtype=F64)
-# Mean, standard deviation and log Z of each distribution
+#: Mean, standard deviation and log Z of each distribution
 GAUSSIANS = [(0.5, 0.8, 0.3), (1.0, 0.5, -1.0), (2.0, 0.2, 0.7)]
 
 

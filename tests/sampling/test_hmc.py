@@ -84,6 +84,20 @@ def test_non_finite_proposals_are_rejected():
         assert abs((x**k).mean() - moment) < 4 * standard_error(x**k)
 
 
+def test_leapfrog_is_reversible():
+    x, v = normal((2, 50, *IMAGE))
+    h = torch.linspace(0.05, 0.15, 50, dtype=F64)
+
+    def field(y):
+        return -(y**3) + 0.5 * y.roll(1, -1)
+
+    end, momentum, force = hmc.leapfrog(x, v, field(x), field, h, 7)
+    assert (end - x).flatten(1).norm(dim=1).mean() > 0.5
+    back, turned, _ = hmc.leapfrog(end, -momentum, force, field, h, 7)
+    torch.testing.assert_close(back, x, rtol=0, atol=1e-10)
+    torch.testing.assert_close(turned, -v, rtol=0, atol=1e-10)
+
+
 def test_work_leaves_a_gaussian_invariant():
     """The trapezoidal rule of the work is exact for the linear field of a Gaussian."""
     x, g = normal((6000, 1, 2, 2), 4), generator(5)
