@@ -1,4 +1,4 @@
-"""Distil an energy network from a trained model."""
+"""Distil a model into an energy network: ``ebm train_energy``."""
 
 import sys
 

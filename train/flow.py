@@ -1,4 +1,4 @@
-"""Fit a normalising flow."""
+"""Fit a normalising flow: ``ebm train_flow``."""
 
 import sys
 

@@ -8,6 +8,8 @@ from ebm_app.cli.command_line import run_script
 #: Commands, each a module of this folder, and what they do
 COMMANDS = {
     "train": "train an energy-based model of images",
+    "train_flow": "fit a normalising flow for the latent space of a model",
+    "train_energy": "distil a model into an energy network",
     "sample": "draw images from a model",
     "score": "write the log-likelihood of every image of a folder to a table",
     "bpd": "compute bits per dim on held-out images",
@@ -26,7 +28,7 @@ def main() -> int:
     name, *words = sys.argv[1:] or ["--help"]
     command = ALIASES.get(name, name)
     if command not in COMMANDS:
-        lines = [f"  {command:9} {text}" for command, text in COMMANDS.items()]
+        lines = [f"  {command:12} {text}" for command, text in COMMANDS.items()]
         print("usage: ebm COMMAND ...", *lines, "Flags: ebm COMMAND --help.", sep="\n")
         return 0 if name in ("-h", "--help") else 2
     sys.argv = [f"ebm {name}", *words]
