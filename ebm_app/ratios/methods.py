@@ -28,9 +28,9 @@ class MLP(nn.Module):
     """The paper's network for vectors, [D + 1, 256, 256, 256, out] with ELU, t appended to x
     (appendix F.3)."""
 
-    def __init__(self, dim: int, out_dim: int) -> None:
+    def __init__(self, dim: int, out_dim: int, width: int = 256) -> None:
         super().__init__()
-        widths = [dim + 1, 256, 256, 256]
+        widths = [dim + 1, width, width, width]
         layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ELU())]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], out_dim))
 

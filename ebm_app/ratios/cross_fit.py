@@ -1,0 +1,256 @@
+r"""Held-out estimates of a log density ratio and of the KL divergence, with an interval.
+
+    r(x) = log p_1(x) / p_0(x),   in nats.
+
+The rows of both samples are split into K folds. For each fold k, a ratio r_k is learned from K - 2
+of the others, and its settings are selected on fold k + 1. Evaluated on fold k,
+
+    KL(p_1 || p_0) >= E_{p_1} r - log E_{p_0} exp r        (Donsker-Varadhan),
+
+with equality for the exact ratio. At new rows, r is the mean over k of r_k.
+
+Source: Donsker and Varadhan 1983; Poole et al. 2019, arXiv:1905.06922, section 2.1.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from ebm_app.ratios.rows import Columns
+from ebm_app.utils.fields import Int
+from ebm_app.utils.tensors import effective_sample_size, log_mean_exp
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NumFolds = Annotated[Int, Ge(3), Le(100)]
+Ratio = Callable[[Tensor], Tensor]
+Samples = tuple[Tensor, Tensor]
+#: (training rows of p_0 and p_1, rows for selection, generator) -> log ratio
+Learner = Callable[[Samples, Samples, torch.Generator], Ratio]
+#: Standard errors on either side of an estimate, for 95 percent
+HALF_WIDTH = 1.96
+#: Min effective number of rows of p_0 behind the normaliser; no bound is reported below it
+MIN_EFFECTIVE_ROWS = 30.0
+
+
+class Sample(NamedTuple):
+    """Rows of one density: ``rows`` (N, D) float64, their folds (N,), and the numbers (N, U) of
+    the U independent observations that each row was made of."""
+
+    rows: Tensor
+    fold: Tensor
+    units: Tensor
+
+
+class CrossFit:
+    """Train a learner for each fold: iterate ``run``, then use the results.
+
+    Args:
+        p0, p1: samples of both densities, whose units have numbers below ``num_units``.
+        learn: the learner. num_folds: K, at least 3. generator: passed to the learner.
+    """
+
+    def __init__(
+        self,
+        p0: Sample,
+        p1: Sample,
+        num_units: int,
+        learn: Learner,
+        num_folds: int,
+        generator: torch.Generator,
+    ) -> None:
+        self.samples, self.num_units, self.num_folds = (p0, p1), num_units, num_folds
+        self.learn, self.generator = learn, generator
+        self.held_out = [torch.zeros(len(part.rows), dtype=torch.float64) for part in (p0, p1)]
+        self.ratios: list[Ratio] = []
+        self.training_bounds: list[float] = []
+
+    def run(self) -> Iterator[tuple[int, float]]:
+        """Train; yields after each fold how many are trained and their bound, in nats."""
+        for fold in range(self.num_folds):
+            selection = (fold + 1) % self.num_folds
+            train = self._rows(lambda f, k=fold, s=selection: (f != k) & (f != s))
+            ratio = self.learn(train, self._rows(lambda f, s=selection: f == s), self.generator)
+            self.ratios.append(ratio)
+            values = [ratio(part) for part in self._rows(lambda f, k=fold: f == k)]
+            for part, out, value in zip(self.samples, self.held_out, values, strict=True):
+                out[part.fold == fold] = value
+            self.training_bounds.append(donsker_varadhan(*map(ratio, train)))
+            pairs = zip(self.samples, self.held_out, strict=True)
+            done = [out[part.fold <= fold] for part, out in pairs]
+            yield fold + 1, donsker_varadhan(*done)
+
+    def mean_ratio(self, x: Tensor) -> Tensor:
+        """Mean over folds of the log ratios at rows (n, D): (n,) float64, not normalised."""
+        return torch.stack([ratio(x) for ratio in self.ratios]).mean(0)
+
+    def figures(self) -> dict[str, Any]:
+        """Keyword arguments of ``Estimate``."""
+        r0, r1 = self.held_out
+        log_normaliser = log_mean_exp(r0)
+        weights = (r0 - log_normaliser).exp() - 1
+        effective = effective_sample_size(r0).item()
+        training_bound = sum(self.training_bounds) / len(self.training_bounds)
+        figures: dict[str, Any] = {
+            "mean_log_ratio": r1.mean().item(),
+            "training_bound": training_bound,
+            "normaliser": log_normaliser.exp().item(),
+            "normaliser_stderr": log_normaliser.exp().item() * self._error(weights, 0 * r1),
+            "effective_rows": effective,
+            "num_rows": len(r1),
+        }
+        if effective < MIN_EFFECTIVE_ROWS or torch.cat([r0, r1]).std() == 0:
+            return figures
+        bound, error = donsker_varadhan(r0, r1), self._error(-weights, r1 - r1.mean())
+        half = HALF_WIDTH * error
+        interval = max(bound - half, 0.0), max(bound, training_bound, 0.0) + half
+        return {**figures, "value": max(bound, 0.0), "stderr": error, "interval": interval}
+
+    def _rows(self, is_chosen: Callable[[Tensor], Tensor]) -> Samples:
+        p0, p1 = (part.rows[is_chosen(part.fold)] for part in self.samples)
+        return p0, p1
+
+    def _error(self, influence0: Tensor, influence1: Tensor) -> float:
+        """Standard error of the sum of two means, from the influence of each row, of mean 0."""
+        total = torch.zeros(self.num_units, dtype=torch.float64)
+        for part, influence in zip(self.samples, (influence0, influence1), strict=True):
+            for units in part.units.T:
+                total.index_add_(0, units, influence / len(influence))
+        return total.square().sum().sqrt().item()
+
+
+def donsker_varadhan(r0: Tensor, r1: Tensor) -> float:
+    """E_{p_1} r - log E_{p_0} exp r in nats, from log ratios (N0,) and (N1,).
+
+    >>> donsker_varadhan(torch.zeros(3), torch.ones(2))
+    1.0
+    """
+    return (r1.mean() - log_mean_exp(r0)).item()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A KL divergence in nats, or a mutual information, which is one.
+
+    Attributes:
+        value: Donsker-Varadhan bound on held-out rows, at least 0. stderr: its standard error,
+            from the influence of each observation.
+        interval: 95 percent interval of the divergence. It begins 1.96 standard errors below
+            ``value`` and ends as far above the larger of ``value`` and ``training_bound``. These
+            three are None if the normaliser rests on fewer than 30 effective rows, or the log
+            ratio is constant.
+        mean_log_ratio: E_{p_1} r before normalisation. training_bound: the bound on training rows,
+            which overfitting makes too large.
+        normaliser: E_{p_0} exp r, which is 1 for the exact ratio, and its ``normaliser_stderr``.
+        effective_rows: effective number of rows of p_0 behind the normaliser.
+        num_rows: rows of p_1.
+        log_ratio0, log_ratio1: r at the rows of both samples, each learned without the row, (N0,)
+            and (N1,) float64, not normalised. what: name of the divergence.
+    """
+
+    mean_log_ratio: float
+    training_bound: float
+    normaliser: float
+    normaliser_stderr: float
+    effective_rows: float
+    num_rows: int
+    log_ratio0: Tensor = field(repr=False)
+    log_ratio1: Tensor = field(repr=False)
+    what: str = "KL(p_1 || p_0)"
+    value: float | None = None
+    stderr: float | None = None
+    interval: tuple[float, float] | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons to doubt the estimate, a sentence each."""
+        if self.effective_rows < MIN_EFFECTIVE_ROWS:
+            return [
+                f"The normaliser rests on {self.effective_rows:.1f} effective rows, fewer than "
+                f"{MIN_EFFECTIVE_ROWS:.0f}. No bound or interval is reported; give more rows."
+            ]
+        if self.interval is None:
+            return ["The learned log ratio is constant. No bound or interval is reported."]
+        found, half = [], HALF_WIDTH * (self.stderr or 0.0)
+        if self.training_bound - (self.value or 0.0) > 2 * half:
+            found.append(
+                f"The bound on training rows, {self.training_bound:.3f} nats, is far above the "
+                "bound on held-out rows. Give more rows or fewer columns."
+            )
+        if abs(self.normaliser - 1) > max(3 * self.normaliser_stderr, 0.2):
+            found.append(
+                f"The mean ratio over p_0 was {self.normaliser:.3f} instead of 1 before it was "
+                "normalised. Give more rows or train longer."
+            )
+        return found
+
+    def figures(self) -> dict[str, Any]:
+        """All numbers but those of single rows, and the warnings, for JSON."""
+        hidden = ("log_ratio0", "log_ratio1", "what", "mean_ratio", "columns", "interval")
+        numbers = {name: value for name, value in vars(self).items() if name not in hidden}
+        interval = None if self.interval is None else list(self.interval)
+        return {**numbers, "interval": interval, "warnings": self.warnings}
+
+    def summary(self) -> str:
+        """The estimate in words, warnings first."""
+        lines = [f"Warning: {warning}" for warning in self.warnings]
+        if self.interval is not None:
+            low, high = self.interval
+            lines.append(
+                f"{self.what}: at least {self.value:.4f} ± {self.stderr:.4f} nats, 95 percent "
+                f"interval {low:.4f} to {high:.4f}"
+            )
+        return "\n".join(
+            [
+                *lines,
+                f"Bound on training rows: {self.training_bound:.4f} nats",
+                f"Mean log ratio without normaliser: {self.mean_log_ratio:.4f} nats",
+                f"Mean ratio over p_0, 1 if exact: {self.normaliser:.4f} ± "
+                f"{self.normaliser_stderr:.4f}, of {self.effective_rows:.0f} effective rows",
+            ]
+        )
+
+    def plot(self) -> "Figure":
+        """Histogram of the held-out log ratios of both samples."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(4.2, 3.0), dpi=130, layout="constrained")
+        axes = figure.subplots()
+        samples = {"rows of p_0": self.log_ratio0, "rows of p_1": self.log_ratio1}
+        edges = np.histogram_bin_edges(torch.cat(list(samples.values())).numpy(), 40)
+        for name, values in samples.items():
+            axes.hist(values.numpy(), edges, density=True, alpha=0.5, label=name)
+        axes.set(xlabel="log ratio, nats", ylabel="density per nat")
+        axes.legend(fontsize="small")
+        return figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioEstimate(Estimate):
+    """A log ratio that can be evaluated at new rows; see ``Estimate`` for the rest.
+
+    Attributes:
+        mean_ratio: rows (n, D) float64 -> log ratio before normalisation. columns: those of x0.
+    """
+
+    mean_ratio: Ratio = field(repr=False)
+    columns: Columns = field(repr=False)
+
+    def log_ratio(self, x: Any) -> Tensor:
+        """Return log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats.
+
+        The mean of the ratio over p_0 is normalised to 1, unless it rests on too few rows.
+
+        Raises:
+            UserError: if the rows have other columns, or missing or infinite values.
+        """
+        rows = Columns.of(x, "x")
+        rows.check_same(self.columns)
+        value = self.mean_ratio(torch.from_numpy(rows.values))
+        return value if self.interval is None else value - log_mean_exp(self.log_ratio0)

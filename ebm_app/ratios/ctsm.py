@@ -1,0 +1,196 @@
+r"""The paper's estimator of a log density ratio, on two samples of your own.
+
+A Schrodinger bridge joins independent rows x_0 and x_1, and a network learns the time score of its
+marginals p_t by CTSM-v or CTSM. The log ratio is the integral
+
+    log p_1(x) / p_0(x) = integral of d/dt log p_t(x) dt over [0, 1],   in nats.
+
+The network learns the difference to the time score of a bridge between two Gaussians, which are
+fitted to the samples. In coordinates in which both covariances are diagonal, with mean 1
+(``SharedAxes``), this is
+
+    (u'/2u) (z^2 - 1) + mu' z / sqrt(u),   z = (x - mu) / sqrt(u),
+
+summed over the axes, with mu_t = (1 - t) m_0 + t m_1 and u_t = (1 - t)^2 v_0 + t^2 v_1 +
+sigma^2 t (1 - t). With sigma^2 = 2, u_t is 1 where v_0 = v_1 = 1.
+
+Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), sections 3 and 4 (arXiv:2502.02300).
+"""
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.objectives.regression import OBJECTIVES, inverse_variance
+from ebm_app.objectives.time_sampling import ArcLength
+from ebm_app.paths import SchrodingerBridgePath
+from ebm_app.ratios.classifier import GaussianRatio
+from ebm_app.ratios.cross_fit import NumFolds, RatioEstimate
+from ebm_app.ratios.estimators import TimeScoreRatio
+from ebm_app.ratios.methods import MLP
+from ebm_app.ratios.two_samples import RatioFit
+from ebm_app.utils.fields import Seed, Steps, check_argument
+from ebm_app.utils.fitting import fit
+from ebm_app.utils.random import initial_weights
+from ebm_app.utils.registry import choose
+
+SIGMA = math.sqrt(2)
+#: margin of the times at both ends, where the conditional time score is singular
+EPS = 1e-3
+#: width of the network, pairs of rows in a training step, and peak learning rate
+WIDTH, BATCH_SIZE, LEARNING_RATE = 128, 1024, 5e-3
+#: decay of the averaged weights, which are validated
+DECAY = 0.998
+#: draws of the path at held-out rows in a validation
+NUM_VALIDATION = 4096
+#: steps between validations, and validations without a smaller loss that end the training
+CHECK_EVERY, PATIENCE = 100, 5
+
+
+class CTSMRatio:
+    """Log ratio of the densities of two samples, by CTSM-v or CTSM.
+
+    Slower than ``log_density_ratio``, and usable where the samples hardly overlap.
+
+    Args:
+        objective: "ctsm_v" (a regression per dimension) or "ctsm" (of their sum).
+        num_folds: number of networks; each is trained without one fold of the rows.
+        steps: training steps of each network at most.
+        random_state: seed of folds, weights and batches.
+
+    Attributes:
+        estimate_: the ``RatioEstimate`` of ``fit``, with KL(p_1 || p_0), its interval, and the
+            check that the mean of the ratio over p_0 is 1.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x0, x1 = torch.randn(500, 1, generator=generator), torch.randn(500, 1, generator=generator)
+    >>> ratio = CTSMRatio(steps=100).fit(x0, x1 + 1)  # log ratio x - 1/2
+    >>> abs(ratio.log_ratio([[0.5]]).item()) < 0.3
+    True
+    """
+
+    def __init__(
+        self,
+        objective: str = "ctsm_v",
+        num_folds: int = 5,
+        steps: int = 1_200,
+        random_state: int = 0,
+    ) -> None:
+        self.objective = choose("objective", objective, ("ctsm_v", "ctsm"))
+        self.num_folds = check_argument(NumFolds, "num_folds", num_folds)
+        self.steps = check_argument(Steps, "steps", steps)
+        self.random_state = check_argument(Seed, "random_state", random_state)
+
+    def fit(self, x0: Any, x1: Any) -> Self:
+        """Train on rows of p_0 (N0, D) and of p_1 (N1, D); errors as of ``log_density_ratio``."""
+        for _ in self.iterate_fit(x0, x1):
+            pass
+        return self
+
+    def iterate_fit(self, x0: Any, x1: Any) -> Iterator[tuple[int, float]]:
+        """As ``fit``; yields after each network how many are trained and their bound in nats."""
+        learn = partial(train, objective=self.objective, num_steps=self.steps)
+        cross_fit = RatioFit(x0, x1, learn, self.num_folds, self.random_state)
+        yield from cross_fit.run()
+        self.estimate_: RatioEstimate = cross_fit.result()
+
+    def log_ratio(self, x: Any) -> Tensor:
+        """log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats."""
+        return self.estimate_.log_ratio(x)
+
+
+class BridgeTimeScore(nn.Module):
+    """Time score of the bridge between two Gaussians plus a network, in the coordinates of
+    ``SharedAxes``: per dimension (B, D), or summed (B, 1)."""
+
+    def __init__(self, base: GaussianRatio, num_outputs: int) -> None:
+        super().__init__()
+        means, variances = base.axes.means.float(), base.axes.variances.float()
+        kept = torch.arange(means.shape[1]) < base.num_axes
+        self.means = torch.where(kept, means, means.mean(0))
+        self.variances = torch.where(kept, variances, variances.mean(0))
+        self.scale, self.num_outputs = base.scale, num_outputs
+        self.network = MLP(means.shape[1], num_outputs, WIDTH)
+        last = self.network.layers[-1]
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def forward(self, u: Tensor, t: Tensor) -> Tensor:
+        """u (B, D), t (B,) float32 -> (B, D) or (B, 1), in nats per unit of t."""
+        (m0, m1), (v0, v1) = self.means, self.variances
+        time = t[:, None]
+        variance = (1 - time) ** 2 * v0 + time**2 * v1 + SIGMA**2 * time * (1 - time)
+        rate = -2 * (1 - time) * v0 + 2 * time * v1 + SIGMA**2 * (1 - 2 * time)
+        z = (u - m0 - time * (m1 - m0)) / variance.sqrt()
+        terms = rate / (2 * variance) * (z.square() - 1) + (m1 - m0) * z / variance.sqrt()
+        if self.num_outputs == 1:
+            terms = terms.sum(1, keepdim=True)
+        return self.scale * terms + self.network(u, t)
+
+
+def train(
+    samples: Sequence[Tensor],
+    validation: Sequence[Tensor],
+    generator: torch.Generator,
+    objective: str,
+    num_steps: int,
+) -> "BridgeRatio":
+    """Train the time score of a bridge from a sample of p_0 to one of p_1, each (N, D).
+
+    Args:
+        validation: rows of both on which the Gaussians and the training step are selected.
+        generator: source of the initial weights, pairs, times and noise.
+        objective: key of ``OBJECTIVES``. num_steps: training steps at most.
+    """
+    base = GaussianRatio.select(samples, validation)
+    u0, u1 = (base.axes(x).float() for x in samples)
+    shift = base.axes.means.diff(dim=0)
+    path = SchrodingerBridgePath(SIGMA, c=2 + shift.square().mean().item())
+    with initial_weights(int(torch.randint(2**31, (), generator=generator))):
+        net = BridgeTimeScore(base, u0.shape[1] if objective == "ctsm_v" else 1)
+    model = TimeScoreModel(net, path, EPS, prediction="raw", time_input="time")
+    ratio = TimeScoreRatio(model, OBJECTIVES[objective](inverse_variance, 0.0, EPS))
+    sampler = ArcLength(path, EPS)
+
+    def draws(rows: Sequence[Tensor], num: int) -> tuple[Any, ...]:
+        x0, x1 = (x[torch.randint(len(x), (num,), generator=generator)] for x in rows)
+        noise = torch.randn(x0.shape, generator=generator)
+        return x0, x1, noise, sampler.sample(num, generator)
+
+    held_out = draws([base.axes(x).float() for x in validation], NUM_VALIDATION)
+    average = copy.deepcopy(ratio)
+    with torch.no_grad():
+        best, best_step, best_loss = average, 0, average.loss(*held_out).mean()
+
+    def loss_of_step(_: int) -> Tensor:
+        return ratio.loss(*draws((u0, u1), BATCH_SIZE)).mean()
+
+    for step in fit(ratio.parameters(), loss_of_step, num_steps, LEARNING_RATE):
+        with torch.no_grad():
+            weight = 1 - min(DECAY, step / (step + 10))
+            torch._foreach_lerp_(list(average.parameters()), list(ratio.parameters()), weight)
+            if step % CHECK_EVERY and step < num_steps:
+                continue
+            loss = average.loss(*held_out).mean()
+        if loss < best_loss:
+            best, best_step, best_loss = copy.deepcopy(average), step, loss
+        if step - best_step >= PATIENCE * CHECK_EVERY:
+            break
+    return BridgeRatio(base, best)
+
+
+class BridgeRatio:
+    """Log ratio of a trained bridge at rows in the original coordinates."""
+
+    def __init__(self, base: GaussianRatio, ratio: TimeScoreRatio) -> None:
+        self.base, self.ratio = base, ratio
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Log ratio in nats: (N, D) -> (N,), float64."""
+        return self.ratio.log_ratio(self.base.axes(x).float())
