@@ -1,11 +1,10 @@
 """Density ratios, likelihoods and samples from time scores.
 
 ``EBM`` is an energy-based model of images, ``Flow`` a normalising flow that can be its latent
-space, and ``train`` trains an ``EBM`` on a tensor of images. ``mutual_information`` and
-``conditional_mutual_information`` estimate the dependence of groups of columns, and
-``log_density_ratio`` the difference of two samples; ``MutualInformation`` and ``DensityRatio`` are
-the same in the API of scikit-learn. ``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS``
-list the options by name. Each module states its equations.
+space, and ``train`` trains an ``EBM`` on a tensor of images. ``CTSMRatio`` and
+``log_density_ratio`` estimate the log ratio of the densities of two samples, and
+``mutual_information`` the dependence of paired rows. ``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and
+``SAMPLERS`` list the options by name. Each module states its equations.
 """
 
 from importlib import import_module
@@ -19,29 +18,26 @@ if TYPE_CHECKING:
     from ebm_app.likelihood import ESTIMATORS
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
+    from ebm_app.ratios.ctsm import CTSMRatio
+    from ebm_app.ratios.information import mutual_information
+    from ebm_app.ratios.two_samples import log_density_ratio
     from ebm_app.sampling.samplers import SAMPLERS
-    from ebm_app.tabular.conditional import conditional_mutual_information
-    from ebm_app.tabular.estimators import DensityRatio, MutualInformation
-    from ebm_app.tabular.mutual_information import mutual_information
-    from ebm_app.tabular.two_samples import log_density_ratio
     from ebm_app.training.api import train
 
 #: Public names and their modules, which are imported at first use because that takes seconds.
 HOMES = {
-    "DensityRatio": "tabular.estimators",
+    "CTSMRatio": "ratios.ctsm",
     "EBM": "ebm",
     "Flow": "flow",
     "ESTIMATORS": "likelihood",
-    "MutualInformation": "tabular.estimators",
     "Mixture": "compose",
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
     "Product": "compose",
     "SAMPLERS": "sampling.samplers",
     "complete": "completion",
-    "conditional_mutual_information": "tabular.conditional",
-    "log_density_ratio": "tabular.two_samples",
-    "mutual_information": "tabular.mutual_information",
+    "log_density_ratio": "ratios.two_samples",
+    "mutual_information": "ratios.information",
     "sample_composed": "compose",
     "train": "training.api",
 }

@@ -13,8 +13,8 @@ from ebm_app import (
     EBM,
     Product,
     complete,
-    conditional_mutual_information,
     log_density_ratio,
+    mutual_information,
     sample_composed,
 )
 from ebm_app.anomaly import AnomalyDetector, benjamini_hochberg, two_sample_test
@@ -84,8 +84,8 @@ def calls(ebm):
         detector.predict: {"images": IMAGES, "false_alarm_rate": 0.1},
         benjamini_hochberg: {"p_values": [0.1, 0.2], "rate": 0.1},
         two_sample_test: {"model": ebm, "a": IMAGES, "b": IMAGES, "num_permutations": 9},
-        log_density_ratio: {"x0": ROWS, "x1": ROWS + 1, "num_folds": 2, "steps": 2},
-        conditional_mutual_information: dict.fromkeys("xyz", ROWS) | {"num_folds": 2, "steps": 2},
+        log_density_ratio: {"x0": ROWS, "x1": ROWS + 1, "num_folds": 3, "steps": 2},
+        mutual_information: {"x": ROWS, "y": ROWS + 1, "num_folds": 3, "steps": 2},
         sample_composed: {
             "ebm": ebm,
             "composition": Product([ebm.density], [1.0]),

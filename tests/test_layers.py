@@ -21,7 +21,7 @@ LAYERS = (
     ("ebm", "flow"),
     ("annealing", "model"),
     ("sampling", "likelihood", "objectives"),
-    ("nets", "spaces", "tabular"),
+    ("nets", "spaces"),
     ("pretrained",),
     ("folders",),
     ("config",),

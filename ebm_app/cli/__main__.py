@@ -17,6 +17,8 @@ COMMANDS = {
     "selftest": "check a model against identities of exact models",
     "classify": "measure the accuracy of a class-conditional model",
     "samplers": "compare samplers by quality and cost",
+    "ratio": "estimate the log density ratio of two samples",
+    "mi": "estimate the mutual information of paired rows",
     "app": "serve the web page",
 }
 #: Other names of commands

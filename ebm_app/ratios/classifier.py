@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ebm_app.ratios.cross_fit import Learned
 from ebm_app.utils.fitting import fit
 from ebm_app.utils.random import derive_seed, initial_weights
 from ebm_app.utils.tensors import standard_error
@@ -29,7 +30,7 @@ DECAY = 0.98
 #: steps between validations, and validations without improvement that end the training
 CHECK_EVERY, PATIENCE = 50, 4
 #: standard errors by which the network must improve the validation loss of the Gaussians
-MIN_ERRORS = 2.0
+MIN_ERRORS = 1.0
 #: weights of the diagonal in the covariance of either Gaussian
 SHRINKAGES = (0.01, 0.1, 0.3, 0.6, 1.0)
 #: axes along which the network also reads the standardised coordinates
@@ -137,7 +138,7 @@ class NetworkRatio(NamedTuple):
         blocks: Sequence[slice],
         num_steps: int,
         generator: torch.Generator,
-    ) -> "NetworkRatio":
+    ) -> Learned:
         """Learn log p_1 / p_0 from samples ``train`` of p_0 and p_1, each (N, D) of scale 1.
 
         Args:
@@ -182,7 +183,7 @@ class NetworkRatio(NamedTuple):
                 best, best_step, best_loss = copy.deepcopy(average), step, loss
             if step - best_step >= PATIENCE * CHECK_EVERY:
                 break
-        return cls(base, best, blocks)
+        return Learned(cls(base, best, blocks), cls(base, average, blocks))
 
 
 def logistic_loss(logits0: Tensor, logits1: Tensor) -> tuple[Tensor, Tensor]:

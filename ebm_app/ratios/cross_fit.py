@@ -31,12 +31,22 @@ if TYPE_CHECKING:
 NumFolds = Annotated[Int, Ge(3), Le(100)]
 Ratio = Callable[[Tensor], Tensor]
 Samples = tuple[Tensor, Tensor]
-#: (training rows of p_0 and p_1, rows for selection, generator) -> log ratio
-Learner = Callable[[Samples, Samples, torch.Generator], Ratio]
 #: Standard errors on either side of an estimate, for 95 percent
 HALF_WIDTH = 1.96
 #: Min effective number of rows of p_0 behind the normaliser; no bound is reported below it
 MIN_EFFECTIVE_ROWS = 30.0
+
+
+class Learned(NamedTuple):
+    """Log ratios of a learner: the one of the selected training step, and that of the last step,
+    which may be overfitted."""
+
+    selected: Ratio
+    last: Ratio
+
+
+#: (training rows of p_0 and p_1, rows for selection, generator) -> log ratios
+Learner = Callable[[Samples, Samples, torch.Generator], Learned]
 
 
 class Sample(NamedTuple):
@@ -76,12 +86,13 @@ class CrossFit:
         for fold in range(self.num_folds):
             selection = (fold + 1) % self.num_folds
             train = self._rows(lambda f, k=fold, s=selection: (f != k) & (f != s))
-            ratio = self.learn(train, self._rows(lambda f, s=selection: f == s), self.generator)
+            held_out = self._rows(lambda f, s=selection: f == s)
+            ratio, last = self.learn(train, held_out, self.generator)
             self.ratios.append(ratio)
             values = [ratio(part) for part in self._rows(lambda f, k=fold: f == k)]
             for part, out, value in zip(self.samples, self.held_out, values, strict=True):
                 out[part.fold == fold] = value
-            self.training_bounds.append(donsker_varadhan(*map(ratio, train)))
+            self.training_bounds.append(donsker_varadhan(*map(last, train)))
             pairs = zip(self.samples, self.held_out, strict=True)
             done = [out[part.fold <= fold] for part, out in pairs]
             yield fold + 1, donsker_varadhan(*done)
@@ -145,8 +156,8 @@ class Estimate:
             ``value`` and ends as far above the larger of ``value`` and ``training_bound``. These
             three are None if the normaliser rests on fewer than 30 effective rows, or the log
             ratio is constant.
-        mean_log_ratio: E_{p_1} r before normalisation. training_bound: the bound on training rows,
-            which overfitting makes too large.
+        mean_log_ratio: E_{p_1} r before normalisation. training_bound: the bound on training rows
+            by the last step of training, which overfitting makes too large.
         normaliser: E_{p_0} exp r, which is 1 for the exact ratio, and its ``normaliser_stderr``.
         effective_rows: effective number of rows of p_0 behind the normaliser.
         num_rows: rows of p_1.

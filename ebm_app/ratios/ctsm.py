@@ -31,7 +31,7 @@ from ebm_app.objectives.regression import OBJECTIVES, inverse_variance
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import SchrodingerBridgePath
 from ebm_app.ratios.classifier import GaussianRatio
-from ebm_app.ratios.cross_fit import NumFolds, RatioEstimate
+from ebm_app.ratios.cross_fit import Learned, NumFolds, RatioEstimate
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import MLP
 from ebm_app.ratios.two_samples import RatioFit
@@ -49,8 +49,8 @@ WIDTH, BATCH_SIZE, LEARNING_RATE = 128, 1024, 5e-3
 DECAY = 0.998
 #: draws of the path at held-out rows in a validation
 NUM_VALIDATION = 4096
-#: steps between validations, and validations without a smaller loss that end the training
-CHECK_EVERY, PATIENCE = 100, 5
+#: Steps between validations
+CHECK_EVERY = 100
 
 
 class CTSMRatio:
@@ -140,7 +140,7 @@ def train(
     generator: torch.Generator,
     objective: str,
     num_steps: int,
-) -> "BridgeRatio":
+) -> Learned:
     """Train the time score of a bridge from a sample of p_0 to one of p_1, each (N, D).
 
     Args:
@@ -166,7 +166,7 @@ def train(
     held_out = draws([base.axes(x).float() for x in validation], NUM_VALIDATION)
     average = copy.deepcopy(ratio)
     with torch.no_grad():
-        best, best_step, best_loss = average, 0, average.loss(*held_out).mean()
+        best, best_loss = copy.deepcopy(ratio), average.loss(*held_out).mean()
 
     def loss_of_step(_: int) -> Tensor:
         return ratio.loss(*draws((u0, u1), BATCH_SIZE)).mean()
@@ -179,10 +179,8 @@ def train(
                 continue
             loss = average.loss(*held_out).mean()
         if loss < best_loss:
-            best, best_step, best_loss = copy.deepcopy(average), step, loss
-        if step - best_step >= PATIENCE * CHECK_EVERY:
-            break
-    return BridgeRatio(base, best)
+            best, best_loss = copy.deepcopy(average), loss
+    return Learned(BridgeRatio(base, best), BridgeRatio(base, average))
 
 
 class BridgeRatio:

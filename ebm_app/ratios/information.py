@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.ratios.classifier import NetworkRatio
-from ebm_app.ratios.cross_fit import CrossFit, Estimate, NumFolds, Sample
+from ebm_app.ratios.cross_fit import CrossFit, Estimate, Learned, NumFolds, Sample
 from ebm_app.ratios.rows import Columns, assign_folds
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, Steps, check_argument
@@ -28,7 +28,7 @@ NUM_SHUFFLES = 12
 
 
 def mutual_information(
-    x: Any, y: Any, num_folds: int = 6, steps: int = 1_000, random_state: int = 0
+    x: Any, y: Any, num_folds: int = 5, steps: int = 1_000, random_state: int = 0
 ) -> Estimate:
     """Estimate I(X; Y) in nats from independent pairs of rows.
 
@@ -60,7 +60,7 @@ class InformationFit(CrossFit):
     ``result``."""
 
     def __init__(
-        self, x: Any, y: Any, num_folds: int = 6, steps: int = 1_000, random_state: int = 0
+        self, x: Any, y: Any, num_folds: int = 5, steps: int = 1_000, random_state: int = 0
     ) -> None:
         num_folds = check_argument(NumFolds, "num_folds", num_folds)
         steps = check_argument(Steps, "steps", steps)
@@ -75,7 +75,7 @@ class InformationFit(CrossFit):
 
         def learn(
             train: Sequence[Tensor], selection: Sequence[Tensor], generator: torch.Generator
-        ) -> NetworkRatio:
+        ) -> Learned:
             return NetworkRatio.train(train, selection, blocks, steps, generator)
 
         super().__init__(

@@ -1,8 +1,16 @@
-"""The problems of the tables and, for each, the methods that make sense (arXiv:2502.02300,
-section 6 and appendices E and F)."""
+r"""Problems with known answers: those of the paper's tables, and pairs with known information.
+
+Sources: arXiv:2502.02300, section 6 and appendices E and F; of the pairs, Czyz et al., NeurIPS
+2023, arXiv:2306.11078, and Gao, Kannan, Oh and Viswanath, NeurIPS 2017, arXiv:1709.06212.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Generator, Tensor
 
 from ebm_app.ratios.methods import COVARIANCE_METHODS, TimeScores, methods_of
 from ebm_app.ratios.pairs import DensityPair, gaussian_pair, information_pair, mixture_pair
@@ -11,8 +19,12 @@ from ebm_app.ratios.training import RatioTraining
 
 @dataclass(frozen=True)
 class Problem:
-    """A column: the pair, its methods by the name of their row, the learning rates to try, the
-    budget of a run, and KL(p_1 || p_0) in nats where the tables compare with it."""
+    """A pair of densities to learn the log ratio of.
+
+    Args:
+        pair: the densities. methods: methods by name. learning_rates: rates to try.
+        training: length of a run. kl_divergence: KL(p_1 || p_0) in nats, if tables compare it.
+    """
 
     pair: DensityPair
     methods: dict[str, TimeScores]
@@ -21,14 +33,14 @@ class Problem:
     kl_divergence: float | None = None
 
 
-#: the rows of the paper's mixture tables
+#: Methods of the paper's tables of mixtures
 SCORES = (
     *("tsm_uniform", "tsm_stein", "ctsm_time0", "ctsm_time1", "ctsm_v_time0", "ctsm_v_time1"),
 )
 GAUSSIAN_RATES = (5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 MIXTURE_RATES = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2)
 INFORMATION_RATES = (1e-4, 1e-3, 1e-2)
-#: D -> (iterations, batch size) of the paper's mutual-information runs
+#: D -> (iterations, batch size) of the paper's runs on mutual information
 PAPER_INFORMATION = {
     40: (20_001, 512),
     80: (50_001, 512),
@@ -37,21 +49,21 @@ PAPER_INFORMATION = {
 }
 
 
-def _chosen(sigma: float | None, *names: str) -> dict[str, TimeScores]:
-    every = methods_of(sigma)
-    return {name: every[name] for name in names}
+def _select(sigma: float | None, *names: str) -> dict[str, TimeScores]:
+    methods = methods_of(sigma)
+    return {name: methods[name] for name in names}
 
 
 MIXTURE_METHODS = {
-    "": _chosen(1.0, *SCORES),
-    "_sigma1.41": _chosen(math.sqrt(2), *SCORES),
-    "_sigma0": _chosen(0.0, "tsm_uniform"),  # without noise there is no conditional score
+    "": _select(1.0, *SCORES),
+    "_sigma1.41": _select(math.sqrt(2), *SCORES),
+    "_sigma0": _select(0.0, "tsm_uniform"),  # no conditional score exists without noise
 }
 TOY_PROBLEMS: dict[str, Problem] = {
     **{
         f"gaussians_d{dim}": Problem(
             gaussian_pair(dim),
-            _chosen(None, "tsm_time0", "tsm_time1", *SCORES),
+            _select(None, "tsm_time0", "tsm_time1", *SCORES),
             GAUSSIAN_RATES,
         )
         for dim in (2, 5, 10, 15, 20)
@@ -63,7 +75,7 @@ TOY_PROBLEMS: dict[str, Problem] = {
     },
 }
 
-#: a tenth of the paper's iterations, and no more than 10,000
+#: A tenth of the paper's iterations, at most 10,000
 INFORMATION_PROBLEMS: dict[str, Problem] = {
     f"mi_d{dim}": Problem(
         information_pair(dim),
@@ -73,4 +85,30 @@ INFORMATION_PROBLEMS: dict[str, Problem] = {
         dim / 4,
     )
     for dim, (iterations, batch) in PAPER_INFORMATION.items()
+}
+
+Pairs = tuple[Tensor, Tensor]
+
+
+def normal_pairs(num: int, generator: Generator, rho: float, dim: int) -> Pairs:
+    """Draw normal X and Y (N, dim) with corr(X_i, Y_i) = rho for the first two i, 0 elsewhere."""
+    x, y = (torch.randn(num, dim, generator=generator, dtype=torch.float64) for _ in "xy")
+    y[:, :2] = rho * x[:, :2] + math.sqrt(1 - rho**2) * y[:, :2]
+    return x, y
+
+
+def discrete_pairs(num: int, generator: Generator) -> Pairs:
+    """Draw X (N, 1) uniform on {0, 1, 2, 3} and Y | X ~ U(X, X + 2).
+
+    I = H(X) - H(X | Y) = log 4 - 3/4 log 2, as three quarters of all y have two equally likely x.
+    """
+    x = torch.randint(4, (num, 1), generator=generator).double()
+    return x, x + 2 * torch.rand((num, 1), generator=generator, dtype=torch.float64)
+
+
+#: Name -> I(X; Y) in nats, and (N, generator) -> N draws of X and Y in float64
+EXAMPLES: dict[str, tuple[float, Callable[[int, Generator], Pairs]]] = {
+    "normal_1x1": (-math.log(1 - 0.75**2) / 2, partial(normal_pairs, rho=0.75, dim=1)),
+    "sparse_5x5": (-math.log(1 - 0.8**2), partial(normal_pairs, rho=0.8, dim=5)),
+    "discrete_uniform_4": (math.log(4) - 0.75 * math.log(2), discrete_pairs),
 }

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from ebm_app.ratios.classifier import NetworkRatio
-from ebm_app.ratios.cross_fit import CrossFit, Learner, NumFolds, RatioEstimate, Sample
+from ebm_app.ratios.cross_fit import CrossFit, Learned, Learner, NumFolds, RatioEstimate, Sample
 from ebm_app.ratios.rows import Columns, assign_folds
 from ebm_app.utils.fields import Seed, Steps, check_argument
 from ebm_app.utils.random import make_generator
 
 
 def log_density_ratio(
-    x0: Any, x1: Any, num_folds: int = 6, steps: int = 1_000, random_state: int = 0
+    x0: Any, x1: Any, num_folds: int = 5, steps: int = 1_000, random_state: int = 0
 ) -> RatioEstimate:
     """Estimate log p_1 / p_0 from independent rows of both densities.
 
@@ -88,6 +88,6 @@ def classify(
     selection: Sequence[Tensor],
     generator: torch.Generator,
     num_steps: int,
-) -> NetworkRatio:
+) -> Learned:
     """Learn a log ratio by classification; see ``NetworkRatio.train``."""
     return NetworkRatio.train(train, selection, [slice(None)], num_steps, generator)

@@ -14,15 +14,15 @@ import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.tabular.columns import read_rows
-from ebm_app.tabular.known import EXAMPLES
-from ebm_app.tabular.mutual_information import Estimation
+from ebm_app.ratios.information import InformationFit
+from ebm_app.ratios.problems import EXAMPLES
+from ebm_app.ratios.rows import read_rows
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.registry import choose
 
 from .models import hide_path
 from .runs import AT_ONCE, Upload, clear_on, handler, start_and_stop, start_by
-from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
+from .shared import Seed, metrics_box, plot_box, seed_box, slider, text_box
 
 MAX_STEPS, MAX_ROWS, MAX_COLUMNS = 2_000, 20_000, 64
 #: Max columns of a CSV file in the menus
@@ -55,12 +55,12 @@ def read_pair(
     return pair
 
 
-def plot_progress(bounds: Sequence[tuple[int, float]], num_steps: int) -> Figure:
-    """Plot lower bounds in nats against training steps."""
+def plot_progress(bounds: Sequence[tuple[int, float]], num_folds: int) -> Figure:
+    """Plot lower bounds in nats against the number of trained folds."""
     figure = Figure(figsize=(4.2, 3.0), dpi=130, layout="constrained")
     axes = figure.subplots()
     axes.plot(*np.reshape(bounds, (-1, 2)).T, "o-", ms=4, clip_on=False)
-    axes.set(xlabel="step", ylabel="lower bound (nats)", xlim=(0, num_steps))
+    axes.set(xlabel="folds", ylabel="lower bound (nats)", xlim=(0, num_folds))
     axes.set_ylim(min(0.0, axes.get_ylim()[0]))
     return figure
 
@@ -85,13 +85,14 @@ def mi(
     x, y = read_pair(x, y, csv, (x_columns, y_columns))
     label = f"{data} · up to {steps} steps · seed {seed}"
     begin, bounds = time.perf_counter(), []
-    estimation = Estimation(x, y, steps=steps, random_state=seed)
-    yield plot_progress([], steps), f"Starting · {len(x)} rows · {label}", {}
-    for step, bound in estimation.run():
-        bounds.append((step, bound))
-        head = f"{progress(step, steps)} · {time.perf_counter() - begin:.1f} s"
+    estimation = InformationFit(x, y, steps=steps, random_state=seed)
+    num_folds = estimation.num_folds
+    yield plot_progress([], num_folds), f"Starting · {len(x)} rows · {label}", {}
+    for fold, bound in estimation.run():
+        bounds.append((fold, bound))
+        head = f"Fold {fold} of {num_folds} · {time.perf_counter() - begin:.1f} s"
         text = f"{head}\nlower bound {bound:.4f} nats\n{label}"
-        yield plot_progress(bounds, steps), text, {}
+        yield plot_progress(bounds, num_folds), text, {}
     estimate = estimation.result()
     seconds = time.perf_counter() - begin
     size = f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s"

@@ -1,12 +1,19 @@
-"""Tables of log-ratio estimators: problems by methods, each cell by the paper's protocol.
+"""Log ratios of distant densities: the paper's tables next to ours.
 
-Of a cell every learning rate is tried with the first seed; the rate with the best validation error
-is repeated with the other seeds. The result is the mean and standard deviation over the seeds of
-the error on fresh test points (arXiv:2502.02300, appendix F).
+python evaluate/toy.py --quick
+python evaluate/toy.py --problems gaussians_d10 --methods ctsm_v_time1 tsm_stein
+python evaluate/mi.py --quick
+python evaluate/mi.py --x a.npy --y b.npy
+
+Each cell follows the paper's protocol: train every learning rate with the first seed, select the
+rate with the smallest validation error, and repeat it with the other seeds. The table has the mean
+and standard deviation over seeds of the error on new test points (arXiv:2502.02300, appendix F).
+With --x and --y, evaluate/mi.py estimates the mutual information of your own rows instead.
 """
 
 import csv
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -17,10 +24,11 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import CommonFlags
+from ebm_app.cli.command_line import CommonFlags, parse
+from ebm_app.cli.mi import PairFlags, estimate
 from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.points import EvaluationPoints
-from ebm_app.ratios.problems import Problem
+from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, Problem
 from ebm_app.ratios.training import TEST, VALIDATION, train
 from ebm_app.utils.errors import NumericalError, UserError
 from ebm_app.utils.fields import (
@@ -31,103 +39,145 @@ from ebm_app.utils.fields import (
     finite_or_none,
     setting,
 )
+from ebm_app.utils.files import read_json, write_json
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
-from studies.grid import Figures, once
 
-#: points of validation and of test
+Metrics = dict[str, Any]
+#: Validation points, and test points
 NUM_POINTS, QUICK_POINTS = 10_000, 2_000
-#: (problem, method) -> the mean squared error of the log ratio, in nats^2, over three runs that
-#: the paper reports (arXiv:2502.02300, appendices E and F)
+#: (problem, method) -> mean squared error of the log ratio in nats^2, over three runs, as reported
+#: by the paper (arXiv:2502.02300, appendices E and F)
 with Path(__file__).with_name("reported.csv").open(encoding="utf-8", newline="") as _file:
     _rows = list(csv.DictReader(_file))
 REPORTED = {(row["problem"], row["method"]): float(row["mean"]) for row in _rows}
+QUICK_TOY = {
+    "problems": ("gaussians_d10", "mixtures_k1"),
+    "methods": ("tsm_stein", "ctsm_time1", "ctsm_v_time1"),
+    "iterations": 400,
+    "learning_rates": (5e-3,),
+    "num_seeds": 2,
+}
+QUICK_MI = {
+    "problems": ("mi_d40", "mi_d80"),
+    "iterations": 1_500,
+    "learning_rates": (5e-3,),
+    "num_seeds": 2,
+}
 
 
 @configuration(kw_only=True)
-class StudyFlags(CommonFlags):
-    """The flags of a table."""
+class TableFlags(CommonFlags):
+    """Flags of a table."""
 
-    problems: tuple[str, ...] = setting("all if not given", ())
-    methods: tuple[str, ...] = setting("all if not given", ())
-    iterations: PositiveInt | None = setting("steps of a run, if not the problem's own", None)
-    learning_rates: tuple[Positive, ...] = setting("in place of the paper's grid", ())
-    num_seeds: Draws | None = setting(
-        "runs of the best learning rate, if not 3, or 2 where quick", None
+    problems: tuple[str, ...] = setting("problems, by default all", ())
+    methods: tuple[str, ...] = setting("methods, by default all", ())
+    iterations: PositiveInt | None = setting("training steps, by default of the problem", None)
+    learning_rates: tuple[Positive, ...] = setting("learning rates, by default the paper's", ())
+    num_seeds: Draws | None = setting("runs of the best learning rate: 3, or 2 with --quick", None)
+    quick: bool = setting("a few cells with few steps, in about two minutes", False)
+    output_dir: Path = setting("folder of runs and table, which is resumed", Path("runs"))
+
+
+@configuration(kw_only=True)
+class ToyFlags(TableFlags):
+    """The command line of evaluate/toy.py."""
+
+    output_dir: Path = setting("folder of runs and table, which is resumed", Path("runs/toy"))
+        "folder of runs and table, which is resumed", Path("runs/toy")
     )
-    quick: bool = setting("a few cells on a small budget: about two minutes", False)
-    output_dir: Path = setting("where runs and table go; it is resumed", Path("runs"))
 
 
-def run_study(
-    args: StudyFlags, problems: Mapping[str, Problem], quick: Mapping[str, Any], name: str
-) -> dict[str, Any]:
-    """Run every cell, write ``name``.json and print the table, which is returned: errors are mean
-    squares of the log ratio in nats^2, "divergence" its mean over p_1 and "matrix" -1/2 log det of
-    a learned Sigma, both in nats.
+@configuration(kw_only=True)
+class MIFlags(TableFlags, PairFlags):
+    """The command line of evaluate/mi.py: of a table, or of paired rows."""
+
+    output_dir: Path = setting("folder of runs and table, which is resumed", Path("runs/mi"))
+
+
+def toy(argv: Sequence[str] | None = None) -> Metrics:
+    """Compare methods on the toy problems; return the table."""
+    return make_table(parse(ToyFlags, __doc__, argv), TOY_PROBLEMS, QUICK_TOY, "toy")
+
+
+def mi(argv: Sequence[str] | None = None) -> Metrics:
+    """Estimate the mutual information of the user's rows, or return the table of the problems."""
+    args = parse(MIFlags, __doc__, argv)
+    if not (args.x or args.y or args.x_columns or args.y_columns):
+        return make_table(args, INFORMATION_PROBLEMS, QUICK_MI, "mi")
+    output = Output(args.output_dir / "mi_data.json", args)
+    return estimate(args, args.iterations or 1_000, args.seed, output)
+
+
+def make_table(
+    args: TableFlags, problems: Mapping[str, Problem], quick: Mapping[str, Any], name: str
+) -> Metrics:
+    """Run every cell, write ``name``.json, and print and return the table.
+
+    Errors are mean squared errors of the log ratio in nats^2; "divergence" is its mean over p_1
+    and "matrix" is -1/2 log det of a learned Sigma, both in nats.
 
     Args:
-        problems: those that the flags choose from. quick: flags of a quick table, where not given.
+        problems: the problems to choose from. quick: defaults of the flags with --quick.
 
     Raises:
-        UserError: for an unknown name, or where no cell is left.
+        UserError: for an unknown name, or if no method belongs to a problem.
     """
     if args.quick:
         args = replace(args, **{key: getattr(args, key) or quick[key] for key in quick})
-    chosen = [choose("problem", key, problems) for key in args.problems] or list(problems)
+    names = [choose("problem", key, problems) for key in args.problems] or list(problems)
     known = {method for problem in problems.values() for method in problem.methods}
     methods = [choose("method", key, known) for key in args.methods] or known
-    cells = [(key, row) for key in chosen for row in problems[key].methods if row in methods]
+    cells = [(key, row) for key in names for row in problems[key].methods if row in methods]
     if not cells:
-        raise UserError("these methods do not belong to these problems: name others, or none")
+        raise UserError("These methods do not belong to these problems. Omit --methods.")
     device = resolve_device(args.device)
-    if device == "cpu":  # the matrices are small: several threads would wait for each other
+    if device == "cpu":  # the matrices are too small for several threads
         torch.set_num_threads(1)
     output = Output(args.output_dir / f"{name}.json", args)
     table = []
     for cell in tqdm(cells, unit="cell"):
-        table.append(row_of(*cell, problems[cell[0]], args, device))
+        table.append(make_row(*cell, problems[cell[0]], args, device))
         output.write({"table": table})
-    answer = {"table": table}
-    output.save(answer)
+    output.save({"table": table})
     print(to_markdown(table))
-    return answer
+    return {"table": table}
 
 
-def row_of(
-    name: str, method: str, problem: Problem, args: StudyFlags, device: str
+def make_row(
+    name: str, method: str, problem: Problem, args: TableFlags, device: str
 ) -> dict[str, Any]:
-    """Of a cell the means over its runs and their deviations, None where a run has diverged, and
-    what the paper reports."""
+    """Means and standard deviations over the runs of a cell, None if a run diverged, and the error
+    reported by the paper."""
     num_points, training = QUICK_POINTS if args.quick else NUM_POINTS, problem.training
     if args.iterations is not None:
         every = min(training.eval_every, args.iterations)
         training = replace(training, iterations=args.iterations, eval_every=every)
     problem = replace(problem, training=training)
 
-    def trained(rate: float, seed: int) -> Figures:
+    def train_once(rate: float, seed: int) -> Metrics:
         settings = {"problem": name, "method": method, "learning_rate": rate, "seed": seed}
         settings |= {"training": asdict(training), "num_points": num_points}
         folder = args.output_dir / "runs" / name / method / f"lr={rate:g},seed={seed}"
-        work = partial(run_of, problem, method, seed, rate, num_points, device)
-        return once(folder, settings, work)
+        work = partial(train_and_test, problem, method, seed, rate, num_points, device)
+        return run_once(folder, settings, work)
 
     errors = {
-        rate: trained(rate, args.seed)["validation_error"]
+        rate: train_once(rate, args.seed)["validation_error"]
         for rate in args.learning_rates or problem.learning_rates
     }
     best = min(errors, key=errors.get)
-    records = [trained(best, args.seed + number) for number in range(args.num_seeds or 3)]
-    found: dict[str, Any] = {"problem": name, "method": method}
+    records = [train_once(best, args.seed + number) for number in range(args.num_seeds or 3)]
+    row: dict[str, Any] = {"problem": name, "method": method}
     for key in records[0]["test"]:
         values = [record["test"][key] for record in records]
         is_finite = None not in values
-        found[key] = fmean(values) if is_finite else None
-        found[f"{key}_deviation"] = stdev(values) if is_finite and len(values) > 1 else None
+        row[key] = fmean(values) if is_finite else None
+        row[f"{key}_deviation"] = stdev(values) if is_finite and len(values) > 1 else None
     return {
-        **found,
+        **row,
         "paper_error": REPORTED.get((name, method)),
         "divergence_truth": problem.kl_divergence,
         "learning_rate": best,
@@ -136,24 +186,46 @@ def row_of(
     }
 
 
-def run_of(
+def train_and_test(
     problem: Problem, method: str, seed: int, rate: float, num_points: int, device: str
-) -> Figures:
-    """The errors of a run: the least in validation, and of the weights there on test points."""
+) -> Metrics:
+    """Train once: the smallest validation error, and the metrics of those weights on test
+    points."""
     validation, test = (
         EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
     settings = seed, rate, problem.training, validation.judge, device
-    with suppress(NumericalError):  # diverged: the best weights before that are judged
-        for at in train(problem.methods[method], problem.pair, *settings):
-            last = at
+    with suppress(NumericalError):  # after divergence, test the best weights so far
+        for evaluation in train(problem.methods[method], problem.pair, *settings):
+            last = evaluation
     value, nfe = last.best.accurate_log_ratio(test.x)
     metrics, net = test.metrics(value), last.best.model.net
     if isinstance(net, GaussianNet):
         metrics["matrix"] = net.mutual_information()
-    return {
-        "validation_error": last.best_error,
-        "test": finite_or_none(metrics),
-        "nfe": nfe,
-    }
+    return {"validation_error": last.best_error, "test": finite_or_none(metrics), "nfe": nfe}
+
+
+def run_once(folder: Path, settings: Metrics, run: Callable[[], Metrics]) -> Metrics:
+    """Return the metrics of a run, from its record cell.json if it is finished.
+
+    Args:
+        settings: what the metrics depend on, as JSON.
+
+    Raises:
+        UserError: if the folder has a record with other settings.
+    """
+    path = folder / "cell.json"
+    record = read_json(path) if path.exists() else None
+    if record is not None and record.get("settings") != json.loads(json.dumps(settings)):
+        raise UserError(
+            f"{folder} has a run with other settings. Use the same settings or another "
+            "--output_dir."
+        )
+    if record is not None and record["figures"] is not None:
+        return record["figures"]
+    folder.mkdir(parents=True, exist_ok=True)
+    # an unfinished record: refuse to resume an interrupted run with other settings
+    write_json(path, {"settings": settings, "figures": None})
+    write_json(path, {"settings": settings, "figures": run()})
+    return read_json(path)["figures"]

@@ -11,9 +11,8 @@ from conftest import call, error_of
 from exact import generator
 
 from ebm_app.ratios.points import EvaluationPoints
-from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS
+from ebm_app.ratios.problems import EXAMPLES, INFORMATION_PROBLEMS, TOY_PROBLEMS
 from ebm_app.ratios.training import RatioTraining, train
-from ebm_app.tabular.known import EXAMPLES
 from studies import grid, ratio_tables
 
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2 --quick --device cpu".split()

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from ebm_app.cli.command_line import run_script
 from ebm_app.data.pictures import save_image
-from ebm_app.tabular.columns import read_rows
+from ebm_app.ratios.rows import read_rows
 from ebm_app.training.metrics import read_metrics
 from ebm_app.utils.errors import UserError, user_message
 from ebm_app.utils.files import read_json, read_tensors, save_figure, write_json, write_tensors

@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.tabular import classifier
-from ebm_app.tabular.mutual_information import mutual_information
+from ebm_app import mutual_information
 from ebm_app.web import information
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """Validate after every second step."""
-    monkeypatch.setattr(classifier, "CHECK_EVERY", 2)
 
 
 def draw(folder, task="normal_1x1", num=600, seed=0):
@@ -36,20 +29,20 @@ def test_estimate_equals_that_of_the_library(tmp_path):
     assert truth == "normal_1x1: 0.4133 nats"
     *shown, (plot, text, found) = estimate(files(x, y), steps=3, seed=4)
     heads = [text.split(" · ")[0] for _, text, _ in shown]
-    assert heads == ["Starting", "Step 0 of 3", "Step 2 of 3", "Step 3 of 3"]
+    assert heads == ["Starting", *(f"Fold {fold} of 5" for fold in range(1, 6))]
     data = "normal_1x1_x.npy and normal_1x1_y.npy"
     label = f"{data} · up to 3 steps · seed 4"
     assert all(said.endswith(label) for _, said, _ in shown)
     for number, (progress, said, _) in enumerate(shown[1:], 1):
         (curve,) = progress.axes[0].lines
-        assert list(curve.get_xdata()) == [0, 2, 3][:number]
+        assert list(curve.get_xdata()) == list(range(1, number + 1))
         assert f"\nlower bound {curve.get_ydata()[-1]:.4f} nats\n" in said
     expected = mutual_information(np.load(x), np.load(y), steps=3, random_state=4)
     assert found == {**expected.figures(), "data": data, "steps": 3, "seed": 4}
     assert found["num_rows"] == 600 and abs(found["value"] - 0.4133) < 3 * found["stderr"] < 0.4
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert text.startswith(f"{expected.summary()}\n600 rows, 1 + 1 columns · ")
-    assert found["value"] in [line.get_xdata()[0] for line in plot.axes[0].lines]
+    assert len(plot.axes[0].patches) > 10  # histograms
 
 
 @pytest.mark.process
@@ -63,11 +56,10 @@ def test_csv_columns_give_the_same_estimate_as_arrays(tmp_path):
     assert information.column_names(table) == ["height", "age", "kind"]
     source = files(csv=table, x_columns=["height", "age"], y_columns=["kind"])
     *_, (_, text, found) = estimate(source)
-    assert found["discrete"] == ["'kind'"] and "\ntaken as discrete: 'kind'\n" in text
     assert text.endswith("table.csv, X = height, age and Y = kind · up to 1 steps · seed 0")
     arrays = [save(tmp_path, f"{n}.npy", part) for n, part in enumerate((values[:, :2], kind))]
     *_, (_, _, same) = estimate(files(*arrays))
-    assert same["discrete"] == ["column 1 of y"] and same["value"] == found["value"]
+    assert same["value"] == found["value"]
 
 
 def save(folder, name, values):

@@ -1,14 +1,14 @@
-"""A user's rows: the readers of files, and the sentence behind each mistake."""
+"""Rows of a user: readers of files, conversion to columns, and folds."""
 
-import math
 import pickle
 
 import numpy as np
 import pytest
 import torch
 from conftest import error_of
+from exact import generator
 
-from ebm_app.tabular.columns import Columns, read_csv, read_rows
+from ebm_app.ratios.rows import Columns, assign_folds, read_csv, read_rows
 
 NUMBERS = np.random.default_rng(7).standard_normal((12, 3))
 
@@ -45,7 +45,7 @@ BAD_ARRAYS = {
 
 
 @pytest.mark.parametrize("values, reason", BAD_ARRAYS.values(), ids=BAD_ARRAYS.keys())
-def test_npy_of_anything_else_is_refused(tmp_path, values, reason):
+def test_npy_without_real_numbers_raises(tmp_path, values, reason):
     path = save(tmp_path / "bad.npy", values)
     message = error_of(read_rows, path)
     assert str(path) in message and reason in message
@@ -61,7 +61,7 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
-def test_no_pickle_is_opened(tmp_path):
+def test_no_file_is_unpickled(tmp_path):
     bomb = Bomb(tmp_path / "exploded")
     array = save(tmp_path / "array.npy", np.array([bomb] * 12, object))
     for path in (array, write(tmp_path / "plain.npy", pickle.dumps(bomb))):
@@ -82,14 +82,14 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_npy_that_is_damaged(tmp_path, content):
+def test_damaged_npy_raises(tmp_path, content):
     path = write(tmp_path / "bad.npy", content)
     message = error_of(read_rows, path)
     assert str(path) in message and "numpy.save" in message
 
 
 @pytest.mark.parametrize("read", [read_rows, lambda path: read_csv(path, ["a"])])
-def test_files_that_cannot_be_read(tmp_path, read):
+def test_missing_files_and_folders_raise(tmp_path, read):
     for path in (tmp_path / "absent", tmp_path):
         assert str(path) in error_of(read, path)
 
@@ -102,12 +102,12 @@ def csv_text(values, names="abc"):
     return "\n".join(rows) + "\n"
 
 
-def test_csv_keeps_the_order_and_the_digits(tmp_path):
+def test_csv_keeps_order_and_digits(tmp_path):
     x = read_rows(write(tmp_path / "d.CSV", csv_text(NUMBERS)), ["c", "a"])
     assert list(x.columns) == ["c", "a"] and np.array_equal(x, NUMBERS[:, [2, 0]])
 
 
-def test_csv_as_other_programs_write_it(tmp_path):
+def test_csv_of_other_programs(tmp_path):
     """A byte order mark, line ends of Windows, blank lines, spaces, quotes, and text elsewhere."""
     rows = [f'"{i}.0", {i}e-1 , "ab\nc, d"' for i in range(12)]
     text = "\r\n\r\n".join(['\ufeff"a", b ,note', *rows, ""])
@@ -117,45 +117,75 @@ def test_csv_as_other_programs_write_it(tmp_path):
 
 
 BAD_CSVS = {
-    "unknown": (csv_text(NUMBERS, "xbc"), ["no column 'a'", "choose from x, b, c"]),
+    "unknown": (csv_text(NUMBERS, "xbc"), ["no column 'a'", "Choose from x, b, c"]),
     "semicolons": (csv_text(NUMBERS).replace(",", ";"), ["no column 'a'", "a;b;c"]),
     "blank lines": ("\n\n", ["comma-separated"]),
     "long row": ("a,b\n\n1,2\n1,2,3\n", ["comma-separated"]),
     "long rows": ("a,b\n1,2,3\n1,2,3\n", ["comma-separated"]),
-    "twice": ("a,b,a\n1,2,3\n", ["'a' is given twice"]),
-    "word": ("a,b\n1,2\n3,four\n", ["row 2", "'four'", "column 'b'"]),
-    "underscore": ("a,b\n1,2_000\n", ["row 1", "'2_000'", "column 'b'"]),
+    "twice": ("a,b,a\n1,2,3\n", ["'a' occurs twice"]),
+    "word": ("a,b\n1,2\n3,four\n", ["Row 2", "'four'", "column 'b'"]),
+    "underscore": ("a,b\n1,2_000\n", ["Row 1", "'2_000'", "column 'b'"]),
     "open quote": ('a,b\n1,"2\n', ["comma-separated"]),
     "not UTF-8": ("a,b\n1,é\n".encode("latin-1"), ["comma-separated", "utf-8"]),
 }
 
 
 @pytest.mark.parametrize("text, parts", BAD_CSVS.values(), ids=BAD_CSVS.keys())
-def test_csv_mistakes(tmp_path, text, parts):
+def test_invalid_csv_raises(tmp_path, text, parts):
     message = error_of(read_csv, write(tmp_path / "d.csv", text), ["a", "b"])
     for part in parts:
         assert part in message
 
 
-def test_cells_that_are_missing_are_not_numbers(tmp_path):
+def test_missing_cells_are_nan(tmp_path):
     table = read_csv(write(tmp_path / "d.csv", "a,b\n1,2\n,4\n3\n"), ["a", "b"])
     assert np.isnan(table).to_numpy().tolist() == [[False] * 2, [True, False], [False, True]]
 
 
-def test_columns_of_a_table_are_named(tmp_path):
+def test_csv_without_column_names_raises(tmp_path):
     path = write(tmp_path / "d.csv", csv_text(NUMBERS))
-    assert "name the columns to read from it" in error_of(read_rows, path)
+    assert "Name the columns" in error_of(read_rows, path)
 
 
-def test_values_that_are_not_finite_are_counted_and_placed():
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_missing_values_are_counted_and_located(value):
     values = NUMBERS.copy()
-    values[[3, 9, 9], [1, 0, 1]] = math.nan, math.inf, -math.inf
-    message = error_of(Columns(values, "side", list("qrs")).check_finite)
-    assert "3 of 36 values of side are NaN or infinite, the first in row 4 " in message
-    assert "of 'r'" in message
+    values[[3, 9], [1, 0]] = value
+    message = error_of(Columns.of, values, "x1")
+    assert "2 of 36 values of x1" in message and "row 4 " in message and "column 2" in message
 
 
-def test_tensors_lose_their_gradient():
-    given = torch.tensor(NUMBERS).requires_grad_()
-    assert np.array_equal(Columns.of(given, "x").values, NUMBERS)
-    assert "dense tensor" in error_of(Columns.of, torch.tensor(NUMBERS).to_sparse(), "x")
+def test_masked_values_raise_and_unmasked_arrays_are_rows():
+    masked = np.ma.masked_greater(NUMBERS, 0.5)
+    message = error_of(Columns.of, masked, "x0")
+    assert f"{(NUMBERS > 0.5).sum()} values of x0 are masked" in message
+    whole = np.ma.masked_array(NUMBERS, mask=False)
+    assert np.array_equal(Columns.of(whole, "x0").values, NUMBERS)
+
+
+def test_tensors_with_gradient_are_rows():
+    rows = torch.tensor(NUMBERS).requires_grad_()
+    assert np.array_equal(Columns.of(rows, "x").values, NUMBERS)
+    assert "dense" in error_of(Columns.of, torch.tensor(NUMBERS).to_sparse(), "x")
+
+
+def test_constant_columns_raise():
+    values = NUMBERS.copy()
+    values[:, 1] = 3.0
+    assert "column 2 of x" in error_of(Columns.of(values, "x").check_range)
+
+
+def test_copies_of_a_row_share_a_fold():
+    columns = Columns.of(np.repeat(NUMBERS, [1, 2, 1, 1] * 3, axis=0), "x")
+    fold, group = assign_folds(columns, 2, generator())
+    assert len(group.unique()) == 12 and fold.bincount().tolist() in (
+        [7, 8],
+        [8, 7],
+        [6, 9],
+        [9, 6],
+    )
+    for number in group.unique():
+        assert len(fold[group == number].unique()) == 1
+    discrete = Columns.of(np.arange(40) % 4, "x")
+    assert len(assign_folds(discrete, 2, generator())[1].unique()) == 40
+    assert "12 distinct rows" in error_of(assign_folds, columns, 3, generator())

@@ -1,0 +1,76 @@
+"""Estimate the log density ratio of two samples, and their KL divergence, in nats.
+
+python evaluate/ratio.py --x0 a.npy --x1 b.npy
+python evaluate/ratio.py --x0 a.npy --x1 b.npy --at c.npy --method classifier
+python evaluate/ratio.py --x0 last_year.csv --x1 this_year.csv --columns age income
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from ebm_app.cli.command_line import argument, parse
+from ebm_app.utils.fields import Seed, Steps, configuration, setting
+from ebm_app.utils.files import replace_file, save_figure
+from ebm_app.utils.output import Output
+from ebm_app.utils.registry import choose
+
+METHODS = ("ctsm_v", "ctsm", "classifier")
+
+
+@configuration(kw_only=True)
+class Arguments:
+    """The command line."""
+
+    x0: str = argument("rows of p_0: .npy, (N,) or (N, D), or .csv with a header")
+    x1: str = argument("rows of p_1, with the same columns")
+    at: str | None = setting("rows at which to write log p_1 / p_0 to at.csv", None)
+    method: str = setting(
+        "ctsm_v or ctsm: integral of a learned time score; classifier: faster, for samples that "
+        "overlap",
+        "ctsm_v",
+    )
+    columns: tuple[str, ...] = setting("columns to read from .csv files", ())
+    num_folds: int = setting("number of folds, each with its own network", 5)
+    iterations: Steps = setting("max training steps of each network", 1_200)
+    output_dir: Path = setting("folder of the record, the plot and the tables", Path("runs/ratio"))
+    seed: Seed = setting("seed of folds, weights and batches", 0)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Estimate and return the metrics; write the log ratio of each row to tables."""
+    args = parse(Arguments, __doc__, argv)
+    choose("method", args.method, METHODS)
+    # imported after parsing, because they take seconds
+    import pandas as pd
+
+    from ebm_app.ratios.ctsm import train
+    from ebm_app.ratios.rows import read_rows
+    from ebm_app.ratios.two_samples import RatioFit, classify
+
+    x0, x1 = (read_rows(path, args.columns) for path in (args.x0, args.x1))
+    at = None if args.at is None else read_rows(args.at, args.columns)
+    if args.method == "classifier":
+        learn = partial(classify, num_steps=args.iterations)
+    else:
+        learn = partial(train, num_steps=args.iterations, objective=args.method)
+    output = Output(args.output_dir / "ratio.json", args)
+    estimation = RatioFit(x0, x1, learn, args.num_folds, args.seed)
+    for _ in tqdm(estimation.run(), total=args.num_folds, unit="fold", leave=False):
+        pass
+    estimate = estimation.result()
+    tables = {"x0": estimate.log_ratio0, "x1": estimate.log_ratio1}
+    if at is not None:
+        tables["at"] = estimate.log_ratio(at)
+    metrics = {**estimate.figures(), "method": args.method}
+    output.save(metrics)
+    save_figure(estimate.plot(), output.folder / "ratio.png")
+    for name, values in tables.items():
+        table = pd.DataFrame({"log_ratio": values.numpy()})
+        text = table.to_csv(index=False, float_format="%.10g")
+        replace_file(output.folder / f"{name}.csv", text.encode())
+    print(estimate.summary())
+    return metrics

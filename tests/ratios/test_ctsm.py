@@ -1,0 +1,124 @@
+"""CTSM on two samples: closed forms, checks, and the script."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import call, error_of
+from exact import F64, ExactBridge, generator, normal
+
+from ebm_app import CTSMRatio
+from ebm_app.ratios import ctsm
+from ebm_app.ratios.classifier import GaussianRatio, SharedAxes
+from ebm_app.ratios.ctsm import EPS, SIGMA, BridgeTimeScore
+from ebm_app.ratios.pairs import DensityPair, mixture, standard_normal
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """A small network, and short batches."""
+    monkeypatch.setattr(ctsm, "WIDTH", 32)
+    monkeypatch.setattr(ctsm, "BATCH_SIZE", 256)
+    monkeypatch.setattr(ctsm, "CHECK_EVERY", 20)
+
+
+def gaussians(dim):
+    """N(0, I) and a shifted and scaled Gaussian."""
+    std = torch.linspace(0.8, 1.2, dim)
+    return DensityPair(standard_normal(dim), mixture([[1.2 / math.sqrt(dim)] * dim], std[None]))
+
+
+MIXTURES = DensityPair(
+    mixture([[-1.0, 0.0], [1.0, 0.5]], 0.7), mixture([[0.0, 1.0], [1.0, -1.0]], 0.6, [0.4, 0.6])
+)
+
+
+def draw(pair, num, seed=0):
+    return pair.p0.sample(num, generator(2 * seed)), pair.p1.sample(num, generator(2 * seed + 1))
+
+
+def correlation(pair, ratio, num=1_000):
+    x = torch.cat(draw(pair, num, 9))
+    return torch.corrcoef(torch.stack([ratio.log_ratio(x), pair.log_ratio(x)]))[0, 1].item()
+
+
+def test_untrained_time_score_is_that_of_two_gaussians():
+    """Against the exact bridge between isotropic Gaussians, and in its integral."""
+    means, stds = (0.2, 0.9), (0.8, 1.1)
+    axes = SharedAxes(
+        torch.zeros(3, dtype=F64),
+        torch.eye(3, dtype=F64),
+        torch.tensor(means, dtype=F64)[:, None].expand(2, 3),
+        torch.tensor(stds, dtype=F64)[:, None].square().expand(2, 3),
+    )
+    net = BridgeTimeScore(GaussianRatio(axes, 3, 1.0), 3)
+    x, t = normal((20, 3)), torch.full((20,), 0.3, dtype=F64)
+    exact = ExactBridge(ctsm.SchrodingerBridgePath(SIGMA), EPS, means, stds)
+    expected = exact.time_score(x, t).float()
+    torch.testing.assert_close(net(x.float(), t.float()).sum(1), expected, rtol=1e-4, atol=1e-4)
+    summed = BridgeTimeScore(GaussianRatio(axes, 3, 1.0), 1)(x.float(), t.float())[:, 0]
+    torch.testing.assert_close(summed, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dim", [1, 5, 40])
+def test_log_ratio_of_gaussians_matches_closed_form(dim):
+    pair = gaussians(dim)
+    ratio = CTSMRatio(num_folds=3, steps=40).fit(*draw(pair, 1_500))
+    estimate = ratio.estimate_
+    assert correlation(pair, ratio) > 0.97
+    truth = pair.log_ratio(pair.p1.sample(50_000, generator(5))).mean().item()
+    assert estimate.interval[0] < truth < estimate.interval[1]
+    assert abs(estimate.value - truth) < 4 * estimate.stderr
+    assert abs(estimate.normaliser - 1) < 0.15
+
+
+@pytest.mark.parametrize("objective", ["ctsm_v", "ctsm"])
+def test_log_ratio_of_mixtures(objective):
+    """Two Gaussians alone have a correlation of 0.8 here."""
+    samples = draw(MIXTURES, 1_500)
+    ratio = CTSMRatio(objective, num_folds=3, steps=400).fit(*samples)
+    assert correlation(MIXTURES, ratio) > 0.93
+    assert ratio.estimate_.interval is not None
+
+
+def test_fit_is_a_function_of_the_seed():
+    x0, x1 = draw(gaussians(2), 100)
+    first, same, other = (
+        CTSMRatio(num_folds=3, steps=10, random_state=seed).fit(x0, x1).log_ratio(x1)
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, same) and not torch.equal(first, other)
+
+
+def test_distant_samples_have_a_ratio_and_no_bound():
+    pair = DensityPair(standard_normal(10), mixture([[4.0] * 10], 1.0))
+    ratio = CTSMRatio(num_folds=3, steps=20).fit(*draw(pair, 600))
+    assert ratio.estimate_.value is None and ratio.estimate_.warnings
+    assert ratio.estimate_.mean_log_ratio == pytest.approx(80, rel=0.1)  # KL
+    assert correlation(pair, ratio) > 0.97
+
+
+def test_invalid_arguments_raise():
+    assert "tsm" in error_of(CTSMRatio, "tsm")
+    assert "steps" in error_of(CTSMRatio, steps=0)
+    assert "missing" in error_of(CTSMRatio().fit, np.full((40, 1), np.nan), np.ones((40, 1)))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("method", ["ctsm_v", "classifier"])
+def test_ratio_script_writes_tables_and_a_record(script, capsys, tmp_path, method):
+    for name, x in zip(("x0", "x1"), draw(gaussians(2), 200), strict=True):
+        np.save(tmp_path / f"{name}.npy", x)
+    files = ["--x0", tmp_path / "x0.npy", "--x1", tmp_path / "x1.npy", "--at", tmp_path / "x0.npy"]
+    flags = ["--method", method, "--iterations", 20, "--output_dir", tmp_path / "out"]
+    module = script("evaluate/ratio.py")
+    assert call(module, *files, *flags) == 0
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert metrics["interval"][0] <= metrics["value"] <= metrics["interval"][1]
+    assert json.loads((tmp_path / "out/ratio.json").read_text())["figures"] == metrics
+    for name in ("x0", "x1", "at"):
+        table = np.genfromtxt(tmp_path / f"out/{name}.csv", delimiter=",", names=True)
+        assert table["log_ratio"].shape == (200,)
+    assert call(module, *files, "--method", "gan") == 2 and "gan" in capsys.readouterr().err

@@ -1,0 +1,203 @@
+"""Log ratios of two samples, and mutual information, by classification."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import call, error_of
+from exact import F64, generator, normal
+
+from ebm_app import log_density_ratio, mutual_information
+from ebm_app.ratios.classifier import GaussianRatio, SharedAxes
+from ebm_app.ratios.cross_fit import CrossFit, Learned, Sample
+from ebm_app.ratios.information import InformationFit, normal_scores
+from ebm_app.ratios.problems import EXAMPLES
+
+SHORT = {"num_folds": 3, "steps": 100}
+
+
+def pairs(task="normal_1x1", num=900, seed=0):
+    return [part.numpy() for part in EXAMPLES[task][1](num, generator(seed))]
+
+
+def shifted(num=800, dim=2, shift=0.7, seed=0):
+    return normal((num, dim), seed), normal((num, dim), seed + 1) + shift
+
+
+class Shift:
+    """Log ratio of N(shift, I) and N(0, I), plus a constant."""
+
+    def __init__(self, shift, offset=0.0):
+        self.shift, self.offset = shift, offset
+
+    def __call__(self, x):
+        return (self.shift * x - self.shift**2 / 2).sum(1) + self.offset
+
+
+def cross_fit(ratio, x0, x1):
+    """Results of a learner that returns a known ratio."""
+    parts = [
+        Sample(x, torch.arange(len(x)) % 3, first + torch.arange(len(x))[:, None])
+        for first, x in ((0, x0), (len(x0), x1))
+    ]
+    fit = CrossFit(*parts, len(x0) + len(x1), lambda *_: Learned(ratio, ratio), 3, generator())
+    return list(fit.run()), fit.figures()
+
+
+def test_shared_axes_diagonalise_both_covariances():
+    mix = normal((3, 3), 1)
+    x0, x1 = normal((50, 3), 2) @ mix, normal((60, 3), 3) * torch.tensor([1.0, 2.0, 0.5])
+    axes = SharedAxes.fit(x0, x1, 0.0)
+    for x, mean, variance in zip((x0, x1), axes.means, axes.variances, strict=True):
+        torch.testing.assert_close(axes(x).mean(0), mean)
+        torch.testing.assert_close(axes(x).T.cov(), variance.diag(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(axes.variances.mean(0), torch.ones(3, dtype=F64))
+
+
+def test_log_ratio_of_gaussians_matches_closed_form():
+    x0, x1 = normal((60, 3), 2), normal((50, 3), 3) @ normal((3, 3), 4) + 1
+    x, axes = normal((20, 3), 5), SharedAxes.fit(x0, x1, 0.0)
+    expected = 0
+    for part, sign in ((x1, 1), (x0, -1)):
+        density = torch.distributions.MultivariateNormal(part.mean(0), part.T.cov())
+        expected = expected + sign * density.log_prob(x)
+    found = GaussianRatio(axes, 3, 1.0)(x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(GaussianRatio(axes, 2, 0.5)(x), axes.log_ratios(x)[:, :2].sum(1) / 2)
+
+
+def test_bound_and_error_of_the_exact_ratio():
+    """KL = 1/2 nats: the bound is within its error, whatever the constant of the ratio."""
+    errors = []
+    for seed in range(40):
+        x0, x1 = shifted(400, 1, 1.0, 2 * seed)
+        _, figures = cross_fit(Shift(1.0, 3.0), x0, x1)
+        errors.append((figures["value"] - 0.5) / figures["stderr"])
+        assert abs(figures["normaliser"] / math.exp(3) - 1) < 5 * figures["normaliser_stderr"]
+    assert abs(np.mean(errors)) < 0.6 and 0.7 < np.std(errors) < 1.4
+
+
+def test_bound_is_below_the_divergence_for_a_wrong_ratio():
+    x0, x1 = shifted(4_000, 1, 1.0)
+    steps, figures = cross_fit(Shift(0.3), x0, x1)
+    assert [step for step, _ in steps] == [1, 2, 3]
+    assert steps[-1][1] == pytest.approx(figures["value"])
+    assert figures["value"] == pytest.approx(0.3 - 0.3**2 / 2, abs=0.05)
+
+
+def test_bound_is_withheld_with_few_effective_rows():
+    x0, x1 = shifted(300, 10, 3.0)
+    _, figures = cross_fit(Shift(3.0), x0, x1)
+    assert figures["effective_rows"] < 30 and "value" not in figures
+
+
+def test_bound_is_withheld_for_a_constant_ratio():
+    _, figures = cross_fit(Shift(0.0), *shifted(300, 1, 0.0))
+    assert "value" not in figures and "interval" not in figures
+
+
+def test_log_ratio_of_two_shifted_gaussians():
+    x0, x1 = shifted()
+    estimate = log_density_ratio(x0, x1, **SHORT)
+    assert estimate.interval[0] < 0.49 < estimate.interval[1]
+    assert abs(estimate.value - 0.49) < 4 * estimate.stderr < 0.4
+    x = normal((200, 2), 9) + 0.35
+    assert (estimate.log_ratio(x) - Shift(0.7)(x)).square().mean() < 0.05
+    weights = (estimate.log_ratio0 - estimate.log_ratio0.exp().mean().log()).exp()
+    assert weights.mean().item() == pytest.approx(1)
+    assert json.loads(json.dumps(estimate.figures(), allow_nan=False))["num_rows"] == 800
+
+
+def test_network_learns_what_gaussians_miss():
+    """A mixture of two modes against a Gaussian of the same mean and variance."""
+    sign = (torch.arange(1_500) % 2 * 2.0 - 1)[:, None]
+    x0, x1 = normal((1_500, 1), 1), 0.9 * sign + math.sqrt(0.19) * normal((1_500, 1), 2)
+    estimate = log_density_ratio(x0, x1, num_folds=3, steps=400)
+    assert 0.15 < estimate.value < 0.35  # the Gaussians find 0
+
+
+def test_estimate_is_a_function_of_the_seed():
+    first, same, other = (
+        mutual_information(*pairs(num=200), random_state=seed, **SHORT).value for seed in (3, 3, 4)
+    )
+    assert first == same != other
+
+
+def test_estimate_withholds_the_bound_of_distant_samples():
+    estimate = log_density_ratio(*shifted(200, 20, 4.0), num_folds=3, steps=50)
+    assert estimate.value is estimate.stderr is estimate.interval is None
+    assert "effective rows" in estimate.warnings[0] and "KL" not in estimate.summary()
+    assert estimate.figures()["interval"] is None
+
+
+def test_log_ratio_raises_for_other_columns():
+    table = pd.DataFrame(normal((60, 2)).numpy(), columns=["a", "b"])
+    estimate = log_density_ratio(table, table + 1, **SHORT)
+    assert "3 columns" in error_of(estimate.log_ratio, np.ones((2, 3)))
+    assert "'b', 'a'" in error_of(estimate.log_ratio, table[["b", "a"]])
+    assert "columns" in error_of(log_density_ratio, table, table[["a"]])
+    assert "missing" in error_of(log_density_ratio, table, table.mask(table > 1))
+
+
+@pytest.mark.parametrize("task", ["normal_1x1", "sparse_5x5"])
+def test_information_interval_holds_the_truth(task):
+    estimate = mutual_information(*pairs(task), **SHORT)
+    truth = EXAMPLES[task][0]
+    assert estimate.interval[0] < truth < estimate.interval[1] < truth + 0.3
+    assert estimate.log_ratio1.shape == (900,)
+
+
+def test_information_of_independent_columns_has_an_interval_from_0():
+    estimate = mutual_information(normal((500, 2)), normal((500, 2), 1), **SHORT)
+    assert estimate.interval[0] == 0 < estimate.interval[1] < 0.1
+
+
+def test_information_is_invariant_under_increasing_maps():
+    x, y = pairs(num=300)
+    expected = mutual_information(x, y, **SHORT)
+    assert mutual_information(np.exp(x), y**3, **SHORT).value == expected.value
+
+
+def test_pairs_of_different_rows_stay_in_their_fold():
+    x, y = pairs(num=90)
+    shuffled, joint = InformationFit(x, y, num_folds=3).samples
+    first, second = shuffled.units.T
+    assert (first != second).all() and torch.equal(
+        joint.units[:, 0].sort().values, torch.arange(90)
+    )
+    by_unit = torch.zeros(90, dtype=torch.int64)
+    by_unit[joint.units[:, 0]] = joint.fold
+    assert torch.equal(by_unit[first], shuffled.fold)
+    assert torch.equal(by_unit[second], shuffled.fold)
+
+
+def test_normal_scores_of_ties():
+    scores = normal_scores(np.array([[3.0], [1.0], [1.0], [7.0]]))
+    assert scores[:, 0].tolist() == pytest.approx([0.2533, -0.5244, -0.5244, 0.8416], abs=1e-4)
+
+
+def test_invalid_pairs_raise():
+    x, y = pairs(num=60)
+    assert "60 rows" in error_of(mutual_information, x, y[:50])
+    assert "infinite" in error_of(mutual_information, np.hstack([x, y]), y)
+    assert "num_folds" in error_of(mutual_information, x, y, num_folds=2)
+    assert "distinct" in error_of(mutual_information, x[:20], y[:20])
+    assert "masked" in error_of(mutual_information, np.ma.masked_less(x, 0), y)
+
+
+@pytest.mark.process
+def test_mi_script_estimates_from_files(script, capsys, tmp_path):
+    table = pd.DataFrame(np.hstack(pairs(num=200)), columns=["a", "b"])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    flags = ["--x", tmp_path / "t.csv", "--x_columns", "a", "--y", tmp_path / "t.csv"]
+    flags += ["--y_columns", "b", "--iterations", 20, "--output_dir", tmp_path / "out"]
+    module = script("evaluate/mi.py")
+    assert call(module, *flags) == 0
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert metrics["interval"][0] < 0.4133 < metrics["interval"][1]
+    assert {"value", "stderr", "interval"} <= metrics.keys()
+    assert (tmp_path / "out/mi_data.png").exists()
+    assert call(module, *flags[:4]) == 2 and "--y" in capsys.readouterr().err
