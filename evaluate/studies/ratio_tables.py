@@ -86,8 +86,6 @@ class ToyFlags(TableFlags):
     """The command line of evaluate/toy.py."""
 
     output_dir: Path = setting("folder of runs and table, which is resumed", Path("runs/toy"))
-        "folder of runs and table, which is resumed", Path("runs/toy")
-    )
 
 
 @configuration(kw_only=True)

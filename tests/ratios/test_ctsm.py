@@ -55,7 +55,7 @@ def test_untrained_time_score_is_that_of_two_gaussians():
     )
     net = BridgeTimeScore(GaussianRatio(axes, 3, 1.0), 3)
     x, t = normal((20, 3)), torch.full((20,), 0.3, dtype=F64)
-    exact = ExactBridge(ctsm.SchrodingerBridgePath(SIGMA), EPS, means, stds)
+    exact = ExactBridge(ctsm.SchrodingerBridgePath(SIGMA), EPS, *zip(means, stds, strict=True))
     expected = exact.time_score(x, t).float()
     torch.testing.assert_close(net(x.float(), t.float()).sum(1), expected, rtol=1e-4, atol=1e-4)
     summed = BridgeTimeScore(GaussianRatio(axes, 3, 1.0), 1)(x.float(), t.float())[:, 0]
