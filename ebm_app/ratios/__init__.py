@@ -1,1 +1,1 @@
-"""The estimators of the paper, of log density ratios by time scores, and its problems."""
+"""Log density ratios and mutual information, by the paper's estimators and by a classifier."""

@@ -1,4 +1,4 @@
-r"""The estimator of a log density ratio log p_1/p_0, in nats, that is trained on draws of both."""
+r"""Log density ratio log p_1/p_0, in nats, as the integral of a learned time score."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,20 +11,24 @@ from ebm_app.objectives.regression import Objective
 from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.utils.quadrature import integrate, rule_on
 
-#: Gauss-Legendre nodes in t, not in the clock: the marginal's time score is regular at the ends
-#: where the conditional one is not
+#: Gauss-Legendre nodes in t rather than arc length: the marginal time score is regular at the
+#: ends, unlike the conditional one
 NUM_NODES = 24
 
 
 class TimeScoreRatio(nn.Module):
-    r"""log p_1/p_0 = integral over t of the learned time score (arXiv:2502.02300, eq. 3)."""
+    r"""log p_1/p_0 = integral over t of the time score (arXiv:2502.02300, eq. 3).
+
+    Args:
+        model: the time score. objective: its training loss.
+    """
 
     def __init__(self, model: TimeScoreModel, objective: Objective) -> None:
         super().__init__()
         self.model, self.objective = model, objective
 
     def loss(self, x0: Tensor, x1: Tensor, noise: Tensor, times: TimeSample) -> Tensor:
-        """Loss by example (B,) at draws of p_0, p_1 and N(0, I), (B, D) each."""
+        """Loss per example (B,) at draws of p_0, p_1 and N(0, I), (B, D) each."""
         path = self.model.path
         return self.objective(self.model, path, path.sample(x0, x1, times.t, noise), times.weight)
 
@@ -39,23 +43,23 @@ class TimeScoreRatio(nn.Module):
 
     @torch.no_grad()
     def accurate_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
-        """The same by SciPy's RK45 at 1e-6, the paper's protocol, and the evaluations of the
-        network that a point took."""
+        """As ``log_ratio``, by SciPy's RK45 at tolerance 1e-6 (the paper's protocol), and the
+        number of network evaluations."""
         result = integrate(lambda t: self.time_scores(x, t), *self.model.interval, x[:, 0])
         return result.value, result.nfe
 
     @torch.no_grad()
     def log_ratios_at(self, x: Tensor, times: Sequence[float]) -> Tensor:
-        """log p_t/p_0 at increasing ``times`` in [0, 1] and the points x (N, D), in nats, by 4
-        nodes from each time to the next: (T, N), float64."""
-        start, end = self.model.interval  # a margin at the ends of a path, as in the log ratio
+        """log p_t/p_0 at increasing ``times`` in [0, 1] and points x (N, D), in nats: (T, N)
+        float64. Each interval between times has 4 nodes."""
+        start, end = self.model.interval  # the same margins as in ``log_ratio``
         knots = [start, *(min(max(time, start), end) for time in times)]
-        nothing = x.new_zeros(len(x), dtype=torch.float64)
-        parts = [
-            self._integral(x, low, high, 4) if low < high else nothing
+        zero = x.new_zeros(len(x), dtype=torch.float64)
+        integrals = [
+            self._integral(x, low, high, 4) if low < high else zero
             for low, high in pairwise(knots)
         ]
-        return torch.stack(parts).cumsum(0)
+        return torch.stack(integrals).cumsum(0)
 
     def _integral(self, x: Tensor, start: float, end: float, num_nodes: int) -> Tensor:
         rule = rule_on(num_nodes, start, end)

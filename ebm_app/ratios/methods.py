@@ -1,6 +1,6 @@
-"""Ways to learn a log ratio, by the names of the paper's tables (arXiv:2502.02300, appendix E).
+"""Methods of the paper's tables (arXiv:2502.02300, appendix E) that learn a log ratio.
 
-A method turns a pair of densities and a seed into the estimator to train.
+A method builds an untrained estimator from a pair of densities and a seed.
 """
 
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.pairs import DensityPair
 from ebm_app.utils.random import derive_seed, initial_weights
 
-#: margin left at the degenerate ends of a path
+#: Margin of the times at degenerate ends of a path
 EPS = 1e-5
-#: distinct times in a batch of a method that learns a matrix
+#: Distinct times in a batch of ``CovarianceScores``
 NUM_TIMES = 8
 
 
 class MLP(nn.Module):
-    """The paper's network for vectors, [D + 1, 256, 256, 256, out] with ELU, t appended to x
-    (appendix F.3)."""
+    """The paper's network for vectors (appendix F.3): three hidden layers with ELU; t is appended
+    to x."""
 
     def __init__(self, dim: int, out_dim: int, width: int = 256) -> None:
         super().__init__()
@@ -41,11 +41,11 @@ class MLP(nn.Module):
 
 @dataclass(frozen=True)
 class TimeScores:
-    """A row of a table: the time score by a network of raw outputs (TSM, CTSM, CTSM-v).
+    """Row of a table: a network whose output is the time score (TSM, CTSM, CTSM-v).
 
     Args:
-        sigma: of the Schrodinger bridge between the two densities; None for the
-            variance-preserving path, where p_0 is N(0, I).
+        sigma: noise of the Schrodinger bridge between the densities; None for the
+            variance-preserving path from p_0 = N(0, I).
         objective: a key of ``OBJECTIVES``. weighting: a key of ``WEIGHTINGS``.
         moment: the constant c of ``inverse_variance``: "data" (Time 0) or "one" (Time 1).
     """
@@ -57,35 +57,37 @@ class TimeScores:
 
     @property
     def path(self) -> GaussianPath:
-        """From p_0 to p_1."""
+        """Path from p_0 to p_1."""
         return LinearVPPath() if self.sigma is None else SchrodingerBridgePath(self.sigma)
 
     @property
     def sampler(self) -> TimeSampler:
-        """The sampler of training times."""
+        """Sampler of training times."""
         return UniformTime(self.path, EPS)
 
     def build(self, pair: DensityPair, seed: int, device: str) -> TimeScoreRatio:
-        """The estimator, its initial weights a function of the seed."""
+        """Untrained estimator; its initial weights depend only on the seed."""
         net, path = self.net(pair, seed).to(device), self.path
         if self.moment == "data":
             path.c = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
-        elif self.sigma is not None:  # the paper's c is the second moment of (x1 - x0) / sigma
+        elif self.sigma is not None:  # c of the paper is the second moment of (x1 - x0) / sigma
             path.c = self.sigma**2
         model = TimeScoreModel(net, path, EPS, prediction="raw", time_input="time")
         weighting = WEIGHTINGS[self.weighting]
         return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting, 0.0, EPS))
 
     def net(self, pair: DensityPair, seed: int) -> nn.Module:
-        """The paper's network, (x (B, D), t (B,)) -> components or the time score."""
+        """Network (x (B, D), t (B,)) -> per-dimension terms (B, D) or time score (B, 1)."""
         with initial_weights(derive_seed(seed, 4)):
             return MLP(pair.dim, pair.dim if self.objective == "ctsm_v" else 1)
 
 
 @dataclass(frozen=True)
 class CovarianceScores(TimeScores):
-    """The time score of N(0, I) -> N(0, Sigma), with Sigma - I to learn (see ``gaussian_net``), at
-    few times in a batch, which take an inverse each."""
+    """Time score of N(0, I) -> N(0, Sigma) with a trainable Sigma - I (see ``gaussian_net``).
+
+    A batch has few distinct times, because each needs a matrix inverse.
+    """
 
     @property
     def sampler(self) -> TimeSampler:
@@ -96,7 +98,7 @@ class CovarianceScores(TimeScores):
 
 
 def methods_of(sigma: float | None) -> dict[str, TimeScores]:
-    """By the names of the paper's tables, every objective under every weighting on one path."""
+    """Every objective with every weighting on one path, by the names of the paper's tables."""
     weightings = {
         "uniform": {"weighting": "uniform"},
         "stein": {"weighting": "stein_score"},
@@ -110,7 +112,7 @@ def methods_of(sigma: float | None) -> dict[str, TimeScores]:
     }
 
 
-#: the rows of the mutual-information figure
+#: Rows of the figure of mutual information
 COVARIANCE_METHODS = {
     "tsm_stein": CovarianceScores(objective="tsm", weighting="stein_score"),
     "ctsm_time1": CovarianceScores(objective="ctsm"),

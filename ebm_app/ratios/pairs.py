@@ -1,8 +1,8 @@
-r"""Pairs of densities whose ratio is learned: a reference p0 (t = 0) and data p1 (t = 1) on R^D.
+r"""Pairs of known densities: a reference p0 (t = 0) and data p1 (t = 1) on R^D.
 
 Points have shape (N, D), log densities are float64 of shape (N,), in nats.
 
-Source of the distant pairs and of the task of mutual information: Yu, Klami, Hyvarinen, Korba,
+Source: Yu, Klami, Hyvarinen, Korba,
 Chehab (ICML 2025), section 6 and appendix F (arXiv:2502.02300).
 """
 
@@ -19,8 +19,11 @@ from ebm_app.utils.tensors import standard_normal_log_density
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
-    """p(x) = sum_j w_j N(x; m_j, diag(u_j)), with ``log_weight`` log w (J,), ``means`` m and
-    ``variances`` u (J, D); float64."""
+    """p(x) = sum_j w_j N(x; m_j, diag(u_j)).
+
+    Args:
+        log_weight: log w (J,). means: m (J, D). variances: u (J, D). All float64.
+    """
 
     log_weight: Tensor
     means: Tensor
@@ -39,7 +42,7 @@ class GaussianMixture:
 
     @property
     def mean(self) -> Tensor:
-        """(D,), float64."""
+        """E x, (D,) float64."""
         return self.log_weight.exp() @ self.means
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
@@ -53,7 +56,7 @@ class GaussianMixture:
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) in nats: (N, D) -> (N,), float64."""
         weight, means, std = (
-            part.to(x.device) for part in (self.log_weight, self.means, self.variances.sqrt())
+            tensor.to(x.device) for tensor in (self.log_weight, self.means, self.variances.sqrt())
         )
         by_axis = standard_normal_log_density((x.double()[:, None] - means) / std) - std.log()
         return torch.logsumexp(weight + by_axis.sum(2), 1)
@@ -68,8 +71,8 @@ class BlockGaussian:
 
         I = -1/2 log det Sigma = -D/4 log(1 - rho^2) = D/4,   rho = sqrt(1 - exp(-1)) = 0.795.
 
-    The paper's text rounds rho to 0.8, for which I would be 0.2554 D. The rest is as a
-    ``GaussianMixture`` has it.
+    The paper's text rounds rho to 0.8, for which I would be 0.2554 D. Methods are those of
+    ``GaussianMixture``.
     """
 
     dim: int
@@ -93,7 +96,7 @@ class BlockGaussian:
 
 @dataclass(frozen=True)
 class DensityPair:
-    """A reference p0 and data p1 of one dimension."""
+    """Reference p0 and data p1 with the same dimension."""
 
     p0: GaussianMixture
     p1: GaussianMixture | BlockGaussian
@@ -108,7 +111,7 @@ class DensityPair:
         return self.p1.log_density(x) - self.p0.log_density(x)
 
     def bridge_moment(self) -> float:
-        """E||x1 - x0||^2 / D for independent x0 and x1: the constant c of a path between both."""
+        """E||x1 - x0||^2 / D for independent x0 and x1: the constant c of a path between them."""
         product = (self.p0.mean @ self.p1.mean).item() / self.dim
         return self.p0.second_moment + self.p1.second_moment - 2 * product
 
@@ -118,13 +121,13 @@ def mixture(
     std: float | Tensor,
     weights: Sequence[float] | None = None,
 ) -> GaussianMixture:
-    """sum_j w_j N(m_j, diag(s_j^2)): ``means`` (J, D), ``std`` s in a shape that fits (J, D), and
-    ``weights`` (J,), equal ones by default.
+    """sum_j w_j N(m_j, diag(s_j^2)): ``means`` (J, D), ``std`` s that broadcasts to (J, D), and
+    ``weights`` (J,), equal by default.
 
     >>> mixture([[0.0, 1.0], [0.0, 3.0]], 0.5).mean
     tensor([0., 2.], dtype=torch.float64)
     """
-    means, std = (torch.as_tensor(part, dtype=torch.float64) for part in (means, std))
+    means, std = (torch.as_tensor(value, dtype=torch.float64) for value in (means, std))
     weights = [1 / len(means)] * len(means) if weights is None else weights
     log_weight = torch.tensor(weights, dtype=torch.float64).log()
     return GaussianMixture(log_weight, means, std.square().expand_as(means))
@@ -136,7 +139,7 @@ def standard_normal(dim: int) -> GaussianMixture:
 
 
 def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
-    """p0 = N(0, I) and p1 = N(shift 1, I), which hardly overlap.
+    """p0 = N(0, I) and p1 = N(shift 1, I), which have little overlap.
 
     The log ratio is shift sum_i x_i - D shift^2 / 2, and KL(p1 || p0) = D shift^2 / 2 nats.
     """
@@ -144,8 +147,8 @@ def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
 
 
 def mixture_pair(k: float, dim: int = 20, centre: float = 2.0) -> DensityPair:
-    """Two modes on either side: those of p0 have the entries centre -+ k sigma / 2, those of p1
-    -centre -+ k sigma / 2, and sigma = sqrt(4 / (4 + k^2)) gives every coordinate variance 1.
+    """Two modes each: those of p0 have entries centre -+ k sigma / 2, those of p1 -centre -+ k
+    sigma / 2, and sigma = sqrt(4 / (4 + k^2)) gives every coordinate variance 1.
 
     Args:
         k: distance between the two modes in every coordinate, in units of sigma.
@@ -158,6 +161,6 @@ def mixture_pair(k: float, dim: int = 20, centre: float = 2.0) -> DensityPair:
 
 
 def information_pair(dim: int) -> DensityPair:
-    """The task of mutual information: p(x) p(y) = N(0, I) and p(x, y), a ``BlockGaussian``; the
-    mean of the log ratio over p1 is D/4 nats."""
+    """p(x) p(y) = N(0, I) and p(x, y), a ``BlockGaussian``: the mean log ratio over p1 is the
+    mutual information, D/4 nats."""
     return DensityPair(standard_normal(dim), BlockGaussian(dim))

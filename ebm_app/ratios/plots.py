@@ -1,4 +1,4 @@
-"""Plots of trials and of estimates while they are learned, narrow enough for a phone."""
+"""Plots of toy problems and learned log ratios, narrow enough for a phone."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from ebm_app.ratios.points import TIMES, Planes
 from ebm_app.ratios.training import VALIDATION
 from ebm_app.utils.random import make_generator
 
-WIDTH, DPI = 4.2, 130  # inches, dots an inch
+WIDTH, DPI = 4.2, 130  # inches, dots per inch
 
 
 def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
-    """Draws of either density, in the first two coordinates."""
+    """Plot draws of both densities in the first two coordinates."""
     figure = Figure(figsize=(WIDTH, 3.2), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     generator = make_generator("cpu", 0, VALIDATION)
@@ -34,21 +34,21 @@ def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
 def plot_trial(
     curve: Sequence[tuple[int, float]], truth: Tensor, estimate: Tensor, title: str
 ) -> Figure:
-    """Under a title the squared error in nats^2 by step, and estimated against true log ratio."""
+    """Plot the squared error in nats^2 by step, and estimated against true log ratios."""
     figure = Figure(figsize=(WIDTH, 5.1), dpi=DPI, layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", fontsize="small")
     error, ratio = figure.subplots(2, height_ratios=(2, 3))
     error.plot(*zip(*curve, strict=True), color="C1", marker=".", ms=4)
     error.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     error.set_yscale("log")
-    # room for two labels at least, and none between them that would overlap
+    # at least two decades, without minor labels, which would overlap
     low, high = (math.log10(end) for end in error.get_ylim())
     error.set_ylim(10 ** math.floor(low), 10 ** math.ceil(high))
     error.yaxis.set_minor_formatter(NullFormatter())
     truth, estimate = truth.cpu().numpy(), estimate.cpu().numpy()
     margin = 0.1 * np.ptp(truth)
     limits = truth.min() - margin, truth.max() + margin
-    # what lies beyond the frame is drawn on its edge
+    # points outside the frame are drawn on its edge
     ratio.plot(truth, estimate.clip(*limits), ls="", marker=".", ms=3, alpha=0.5, color="C0")
     ratio.plot(limits, limits, color="black", ls="--", lw=1, label="exact")
     ratio.set(xlim=limits, ylim=limits)
@@ -59,8 +59,10 @@ def plot_trial(
 
 
 def plot_planes(planes: Planes, time: float) -> Figure:
-    """The three planes at one of ``TIMES`` side by side; blue is where p_t falls with t, red
-    where it grows."""
+    """Plot the three planes at one of ``TIMES``.
+
+    The time score is blue where p_t decreases in t and red where it increases.
+    """
     at = TIMES.index(time)
     limits, drawn, learned, scores = planes.limits, *(part[at].numpy() for part in planes[1:])
     figure = Figure(figsize=(WIDTH, 1.8), dpi=DPI, layout="constrained")

@@ -1,5 +1,5 @@
-r"""Points at which estimated log ratios are compared with the truth, and on the plane a grid of
-cells for the densities p_t of a path, as drawn and as learned:
+r"""Points for comparing estimated with true log ratios, and in two dimensions a grid for the
+densities p_t of a path, from draws and as learned:
 
 log p_t(x) = log p_0(x) + integral from 0 to t of the learned time score at x,   in nats.
 """
@@ -15,16 +15,16 @@ from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.toy_2d import TOY_2D
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: cells of a grid in either direction, and draws of either density in them
+#: Cells of a grid per axis, and draws of each density in the histogram
 SIDE, NUM_GRID_DRAWS = 40, 40_000
 
 
 class EvaluationPoints:
-    """Points of 1/2 p_0 + 1/2 p_1; of two-dimensional toy data those of p_1 alone, from which
-    those of p_0 are hundreds of nats away.
+    """Points of 1/2 p_0 + 1/2 p_1; only of p_1 for two-dimensional toy data, because its log ratio
+    at points of p_0 is hundreds of nats.
 
     Args:
-        pair: the densities. num: points, half of either density. generator: of the draw.
+        pair: the densities. num: number of points. generator: source of the draws.
 
     Attributes:
         truth: log ratios (N,) at the points x (N, D), in nats.
@@ -37,19 +37,22 @@ class EvaluationPoints:
         self.truth = pair.log_ratio(self.x)
 
     def metrics(self, log_ratio: Tensor) -> dict[str, float]:
-        """Of estimates (N,): "error", their mean squared distance to the truth in nats^2, and
-        "divergence", their mean over p_1, which estimates KL(p_1 || p_0) in nats."""
+        """Metrics of estimates (N,): "error", the mean squared error in nats^2, and "divergence",
+        the mean over p_1, an estimate of KL(p_1 || p_0) in nats."""
         error = (log_ratio - self.truth).square().mean()
         return {"error": error.item(), "divergence": log_ratio[-self.num1 :].mean().item()}
 
     def judge(self, ratio: TimeScoreRatio) -> dict[str, float]:
-        """The metrics of the fixed-node integral."""
+        """Metrics of the integral with fixed nodes."""
         return self.metrics(ratio.log_ratio(self.x))
 
 
 class Planes(NamedTuple):
-    """What is learned on the plane, in a square window (left, right, bottom, top) at ``TIMES``:
-    p_t as drawn and as learned, and its time score, (T, side, side); rows go upwards."""
+    """Values on a grid of the plane at ``TIMES``, each (T, side, side) with rows in increasing y.
+
+    ``limits`` are the edges of the square (left, right, bottom, top), ``drawn`` the histogram of
+    draws of p_t, ``learned`` the learned p_t, and ``time_scores`` its time score.
+    """
 
     limits: tuple[float, float, float, float]
     drawn: Tensor
@@ -58,12 +61,16 @@ class Planes(NamedTuple):
 
     @property
     def mass(self) -> float:
-        """The integral of the learned p_1 over the window."""
+        """Integral of the learned p_1 over the square."""
         return (self.limits[1] - self.limits[0]) ** 2 * self.learned[-1].mean().item()
 
 
 class DensityGrid:
-    """A square window of the plane that holds nearly all draws of p_t, cut into cells."""
+    """Grid on a square that contains nearly all draws of p_t.
+
+    Args:
+        pair: the densities. path: path between them. generator: source of the draws.
+    """
 
     def __init__(self, pair: DensityPair, path: GaussianPath, generator: torch.Generator) -> None:
         x0, x1 = (p.sample(NUM_GRID_DRAWS, generator) for p in (pair.p0, pair.p1))
@@ -82,7 +89,7 @@ class DensityGrid:
 
     @torch.no_grad()
     def planes(self, ratio: TimeScoreRatio) -> Planes:
-        """What an estimator has learned, at the centres of the cells."""
+        """Densities and time scores of an estimator at the centres of the cells."""
         log_ratios = ratio.log_ratios_at(self.centres, TIMES)
         learned = (log_ratios + self.pair.p0.log_density(self.centres)).exp()
         times = torch.tensor(TIMES).double().clamp(*ratio.model.interval)
@@ -92,7 +99,7 @@ class DensityGrid:
 
 
 def _window(x: Tensor) -> tuple[float, float, float, float]:
-    """The square about the points (N, 2), but for one in a thousand at either end of an axis."""
+    """Square around the points (N, 2), without one in a thousand at each end of each axis."""
     low, high = x.kthvalue(1 + len(x) // 1000, 0).values, x.kthvalue(len(x) - len(x) // 1000, 0)[0]
     half = 0.55 * (high - low).max().item()
     (across, up) = ((low + high) / 2).tolist()

@@ -1,8 +1,8 @@
-r"""Training of a log-ratio estimator, by the paper's protocol.
+r"""Training of a log-ratio estimator on known densities, by the paper's protocol.
 
-Adam on fresh draws at every step; every ``eval_every`` steps the estimator is judged, and the best
-is kept. The learning rate follows a cosine to zero, stepped at the evaluations (arXiv:2502.02300,
-appendix F).
+Adam takes new draws at every step. Every ``eval_every`` steps the estimator is evaluated, and the
+best weights are kept. The learning rate follows a cosine to zero and changes at the evaluations
+(arXiv:2502.02300, appendix F).
 """
 
 import copy
@@ -22,17 +22,17 @@ from ebm_app.utils.fitting import fit
 from ebm_app.utils.random import make_generator
 
 TRAIN, VALIDATION, TEST = range(3)
-#: (estimator) -> its metrics; the best has the least "error"
+#: Estimator -> metrics; the best has the smallest "error"
 Judge = Callable[[TimeScoreRatio], dict[str, float]]
 
 
 @configuration
 class RatioTraining:
-    """How long a training is.
+    """Length of a training run.
 
     Args:
-        iterations: steps, of ``batch_size`` draws of either density.
-        eval_every: steps between evaluations; the learning rate falls with them.
+        iterations: training steps. batch_size: draws of each density in a step.
+        eval_every: steps between evaluations and between changes of the learning rate.
     """
 
     iterations: PositiveInt = 20_000
@@ -40,13 +40,13 @@ class RatioTraining:
     eval_every: PositiveInt = 1_000
 
     def learning_rate_factor(self, step: int) -> float:
-        """(1 + cos(pi n / N)) / 2 after n of N steps, n at the last evaluation."""
+        """(1 + cos(pi n / N)) / 2, with n of N steps at the last evaluation."""
         evaluated = step - step % self.eval_every
         return (1 + math.cos(math.pi * evaluated / self.iterations)) / 2
 
 
 class Evaluation(NamedTuple):
-    """An estimator after ``step`` steps, and the ``best`` one so far."""
+    """Estimator after ``step`` steps, and the ``best`` one so far."""
 
     step: int
     ratio: TimeScoreRatio
@@ -65,14 +65,14 @@ def train(
     judge: Judge,
     device: str = "cpu",
 ) -> Iterator[Evaluation]:
-    """Train an estimator: an evaluation before the first step, every ``eval_every`` steps and
-    after the last.
+    """Train an estimator; yields an evaluation before the first step, every ``eval_every`` steps
+    and after the last.
 
     Args:
-        seed: of the initial weights and the draws. lr: learning rate of Adam.
+        seed: seed of initial weights and draws. lr: learning rate of Adam.
 
     Raises:
-        NumericalError: for a loss that is not finite.
+        NumericalError: if a loss is not finite.
     """
     ratio, generator = method.build(pair, seed, device), make_generator(device, seed, TRAIN)
     sampler = method.sampler

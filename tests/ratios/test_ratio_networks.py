@@ -13,7 +13,7 @@ from ebm_app.ratios.gaussian_net import GaussianNet
 def with_covariance(sigma):
     net = GaussianNet(len(sigma)).double()
     with torch.no_grad():
-        net.free.copy_(sigma - torch.eye(len(sigma), dtype=F64))
+        net.weight.copy_(sigma - torch.eye(len(sigma), dtype=F64))
     return net
 
 
