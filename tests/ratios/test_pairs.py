@@ -58,7 +58,7 @@ every_pair = pytest.mark.parametrize("pair, p0, p1", CASES.values(), ids=CASES)
 
 
 @every_pair
-def test_log_densities_and_log_ratio(pair, p0, p1):
+def test_log_densities_match_torch(pair, p0, p1):
     """At samples of either side, and at points far from both; float64 whatever the points."""
     parts = pair.p0.sample(50, generator(1)), pair.p1.sample(50, generator(2))
     x = torch.cat([*parts, 30 * normal((50, pair.dim)).float()])
@@ -71,7 +71,7 @@ def test_log_densities_and_log_ratio(pair, p0, p1):
 
 
 @every_pair
-def test_moments_are_those_of_samples(pair, p0, p1, float64):
+def test_moments_match_samples(pair, p0, p1, float64):
     x0, x1 = pair.p0.sample(NUM, generator(3)), pair.p1.sample(NUM, generator(4))
     assert z_score(x1.square().mean(1), pair.p1.second_moment) < 4
     if pair is not CASES["information"][0]:
@@ -82,7 +82,7 @@ def test_moments_are_those_of_samples(pair, p0, p1, float64):
             assert z_score((x[:, axis] - density.mean[axis]) ** 2, density.variance[axis]) < 4
 
 
-def test_moments_of_the_paper():
+def test_moments_match_the_paper():
     pair = gaussian_pair(7)
     assert (pair.p1.second_moment, pair.bridge_moment()) == pytest.approx((17, 18))
     for k in (0.5, 2.0, 1e100):
@@ -91,7 +91,7 @@ def test_moments_of_the_paper():
 
 
 @pytest.mark.parametrize("name", TOY_2D)
-def test_toy_data_have_mean_0_and_variance_1_and_no_modes_that_are_seen(name):
+def test_toy_data_are_standardised_and_continuous(name):
     density = TOY_2D[name]
     assert density.mean.abs().max() < 1e-12 and density.second_moment == pytest.approx(1)
     variance = density.log_weight.exp() @ (density.means.square() + density.variances)

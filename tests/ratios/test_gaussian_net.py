@@ -22,7 +22,7 @@ def covariance(dim, seed=1):
     return torch.eye(dim, dtype=F64) * 0.5 + a @ a.T / dim
 
 
-def test_the_gaussian_net_is_the_time_derivative_of_the_log_density():
+def test_gaussian_net_is_the_time_derivative():
     dim = 6
     sigma, eye = covariance(dim), torch.eye(dim, dtype=F64)
     net, x = with_covariance(sigma), normal((8, dim), 3)
@@ -37,7 +37,7 @@ def test_the_gaussian_net_is_the_time_derivative_of_the_log_density():
     assert torch.allclose(net(x, one)[:4], net(x, shared)[:4], rtol=1e-12)
 
 
-def test_its_components_are_the_posterior_means_of_the_conditional_ones():
+def test_terms_are_posterior_means_of_conditional_terms():
     """Against Monte Carlo over x1 given x, for one x at one time."""
     dim, time, num = 3, 0.6, 100_000
     sigma, x = covariance(dim, 4), normal((1, dim), 5)

@@ -31,7 +31,7 @@ def closed_form(x, t):
     return (SHIFT * t * x - SHIFT**2 * t**2 / 2).sum(1)
 
 
-def test_log_ratios_along_a_path_are_integrals_of_the_time_score():
+def test_log_ratios_along_a_path_match_closed_form():
     x = normal((20, 2))
     found = exact().log_ratios_at(x, TIMES)
     assert found.shape == (len(TIMES), 20) and found.dtype == F64
@@ -43,7 +43,7 @@ def image_grid(pair):
     return DensityGrid(pair, TimeScores().path, make_generator("cpu", 1))
 
 
-def test_the_window_holds_the_draws_and_the_learned_mass():
+def test_grid_holds_the_draws_and_the_learned_mass():
     found = image_grid(gaussian_pair(2, SHIFT)).planes(exact())
     area = ((found.limits[1] - found.limits[0]) / SIDE) ** 2
     mass, drawn = (area * part.sum((1, 2)) for part in (found.learned, found.drawn))
@@ -55,7 +55,7 @@ def test_the_window_holds_the_draws_and_the_learned_mass():
     assert z.square().mean().item() == pytest.approx(1, abs=0.1)
 
 
-def test_rows_of_the_plane_go_upwards():
+def test_grid_rows_increase_in_y():
     pair = PAIRS["pinwheel"]  # whose mirror image is another
     grid = image_grid(pair)
     truth = pair.p1.log_density(grid.centres).exp()
@@ -64,7 +64,7 @@ def test_rows_of_the_plane_go_upwards():
     assert torch.corrcoef(mirrored)[0, 1] < 0.5
 
 
-def test_what_is_no_trial_is_refused():
+def test_unknown_names_raise():
     good = ("gaussians_d2", "variance_preserving", "ctsm_v_time1")
     for place, message in ((0, "unknown problem 'x'"), (1, "unknown path"), (2, "unknown method")):
         names = list(good)

@@ -23,7 +23,7 @@ def exact(dim, shift):
     return TimeScoreRatio(model, CTSM())
 
 
-def test_the_time_integral_of_the_exact_time_score_is_the_log_ratio():
+def test_integral_of_exact_time_score_is_the_log_ratio():
     pair = gaussian_pair(5, 2.0)
     ratio = exact(5, 2.0)
     x = normal((30, 5)) + 1.0
@@ -51,7 +51,7 @@ def run(method, seed=0, lr=1e-2, iterations=6):
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_every_method_trains_and_the_best_weights_are_kept(method):
+def test_training_keeps_the_best_weights(method):
     points, steps = run(method)
     found = list(steps)
     assert [at.step for at in found] == [0, 4, 6]
@@ -65,14 +65,14 @@ def test_every_method_trains_and_the_best_weights_are_kept(method):
     assert not last.best_step or not any(map(torch.equal, first, best))
 
 
-def test_a_run_is_a_function_of_its_seed():
+def test_run_is_a_function_of_its_seed():
     one, same, other = ([at.metrics for at in run(METHODS["ctsm_v"], n)[1]] for n in (0, 0, 1))
     assert one == same and all(a != b for a, b in zip(one, other, strict=True))
 
 
-def test_a_diverged_run_ends_in_a_sentence_and_keeps_what_it_began_with():
+def test_divergence_raises_and_keeps_the_first_weights():
     _, steps = run(METHODS["ctsm"], lr=1e30, iterations=8)
-    with pytest.raises(NumericalError, match="take a smaller learning rate"):
+    with pytest.raises(NumericalError, match="smaller learning rate"):
         for at in steps:
             assert at.best_step == 0 and math.isfinite(at.best_error)
 
@@ -84,7 +84,7 @@ def test_shared_times_come_in_equal_runs():
     assert torch.equal(t, expected.repeat_interleave(3)) and (weight == 1).all()
 
 
-def test_points_are_half_of_either_density():
+def test_half_of_the_points_are_of_each_density():
     pair = information_pair(4)
     points = EvaluationPoints(pair, 40_001, generator(3))
     assert points.x.shape == (40_001, 4) and points.num1 == 20_000
@@ -94,7 +94,7 @@ def test_points_are_half_of_either_density():
     assert abs(metrics["divergence"] - 0.5 - 1.0) < 4 * error  # D/4 nats
 
 
-def test_the_learning_rate_falls_as_a_cosine_at_the_evaluations():
+def test_learning_rate_follows_a_cosine():
     training = RatioTraining(12, eval_every=4)
     rates = [training.learning_rate_factor(step) for step in range(12)]
     expected = [0.5 * (1 + math.cos(math.pi * k / 3)) for k in (0, 1, 2) for _ in range(4)]
