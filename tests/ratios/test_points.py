@@ -1,4 +1,4 @@
-"""Trials: what they are judged by, and the densities along a path."""
+"""Evaluation points, and the densities along a path on a grid."""
 
 import pytest
 import torch
