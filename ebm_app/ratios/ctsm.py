@@ -116,7 +116,7 @@ class BridgeTimeScore(nn.Module):
         self.means = torch.where(kept, means, means.mean(0))
         self.variances = torch.where(kept, variances, variances.mean(0))
         self.scale, self.num_outputs = base.scale, num_outputs
-        self.network = MLP(means.shape[1], num_outputs, WIDTH)
+        self.network = MLP(means.shape[1], num_outputs, WIDTH, nn.SiLU)
         last = self.network.layers[-1]
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)

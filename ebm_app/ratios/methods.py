@@ -28,10 +28,12 @@ class MLP(nn.Module):
     """The paper's network for vectors (appendix F.3): three hidden layers with ELU; t is appended
     to x."""
 
-    def __init__(self, dim: int, out_dim: int, width: int = 256) -> None:
+    def __init__(
+        self, dim: int, out_dim: int, width: int = 256, activation: type[nn.Module] = nn.ELU
+    ) -> None:
         super().__init__()
         widths = [dim + 1, width, width, width]
-        layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ELU())]
+        layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), activation())]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], out_dim))
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:

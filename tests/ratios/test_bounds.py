@@ -7,14 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from conftest import call, load_script
+from conftest import call
 from exact import F64, ExactBridge, ExactModel, generator
 
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.ratios.pairs import mixture
 from ebm_app.utils.files import read_json
+from studies import bounds
 
-bounds = load_script("evaluate/bounds.py")
 SHIFT = [1.0, -0.5]
 PAIR, STDS, WEIGHTS = [[-1.0, 0.5, 0.0], [1.5, 0.5, 0.3]], [0.6, 0.8], [0.3, 0.7]
 PATHS = {"linear_vp": LinearVPPath(), "vp": VPPath(), "bridge": SchrodingerBridgePath(0.7)}
@@ -26,7 +26,7 @@ PROBLEMS = {
 
 
 def drawn(name, path, num):
-    """log p_t of a problem of Theorem 4, draws of its data and their L."""
+    """Log density of p_t of a problem, draws of its data, and their L."""
     data = PROBLEMS[name]
     x = data.sample(num, generator()).double()
     log_density = bounds.log_density_of(data, PATHS[path])
@@ -43,8 +43,8 @@ def gaussian_kl(mean, std, num_steps):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_marginals_are_those_of_the_paths(path):
-    if path == "bridge":  # whose reference model has one mode, on 1
+def test_marginals_match_the_paths(path):
+    if path == "bridge":  # the exact bridge has one mode
         data = mixture([[0.4, 0.4]], 0.6)
         exact = ExactBridge(PATHS[path], 0.1, (0.0, 1.0), (0.4, 0.6))
     else:
@@ -57,7 +57,7 @@ def test_marginals_are_those_of_the_paths(path):
     assert torch.allclose(score(x, t), exact.time_score(x, t.expand(50)), rtol=1e-10)
 
 
-def test_a_shift_along_the_linear_path_is_known_by_hand():
+def test_bound_of_a_shift_matches_closed_form():
     """s = m.(x - t m): L = |m|^2 and KL = |m|^2 / 2K."""
     log_density, x, constant = drawn("shift", "linear_vp", 100)
     square = sum(entry**2 for entry in SHIFT)
@@ -72,14 +72,14 @@ def test_a_shift_along_the_linear_path_is_known_by_hand():
 @pytest.mark.parametrize(
     ("name", "path"), [("narrow", "linear_vp"), ("mixture", "vp"), ("mixture", "bridge")]
 )
-def test_the_bound_holds_at_every_number_of_steps(name, path):
+def test_bound_holds_at_every_number_of_steps(name, path):
     log_density, x, constant = drawn(name, path, 500)
     for size in (0.0, 0.1):
         for num_steps in (1, 3, 16):
             found = bounds.kl_bound(log_density, x, constant, num_steps, size)
             chain = (found["kl"] ** 2, found["mean_square"], found["bound"])
             assert all(a <= b * (1 + 1e-9) for a, b in pairwise(chain))
-            if num_steps > 2:  # over such a grid the mean square of the error is 3/2 size^2
+            if num_steps > 2:  # the mean square of the error over the grid is 3/2 size^2
                 assert found["estimation"] == pytest.approx(3 * size**2)
             if name == "narrow" and size == 0:
                 expected = gaussian_kl(np.array(SHIFT), 0.6, num_steps)
@@ -87,7 +87,7 @@ def test_the_bound_holds_at_every_number_of_steps(name, path):
 
 
 @pytest.mark.process
-def test_the_script_leaves_a_table_and_a_record(capsys, tmp_path, monkeypatch):
+def test_script_writes_a_table_and_a_record(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(bounds, "PATHS", {"linear_vp": LinearVPPath})
     monkeypatch.setattr(bounds, "QUICK_DRAWS", 20)
     assert call(bounds, "--quick", "--device", "cpu", "--output_dir", tmp_path) == 0
