@@ -55,16 +55,6 @@ def read_pair(
     return pair
 
 
-def plot_progress(bounds: Sequence[tuple[int, float]], num_folds: int) -> Figure:
-    """Plot lower bounds in nats against the number of trained folds."""
-    figure = Figure(figsize=(4.2, 3.0), dpi=130, layout="constrained")
-    axes = figure.subplots()
-    axes.plot(*np.reshape(bounds, (-1, 2)).T, "o-", ms=4, clip_on=False)
-    axes.set(xlabel="folds", ylabel="lower bound (nats)", xlim=(0, num_folds))
-    axes.set_ylim(min(0.0, axes.get_ylim()[0]))
-    return figure
-
-
 def mi(
     x: Upload | None,
     y: Upload | None,
@@ -73,10 +63,10 @@ def mi(
     y_columns: list[str],
     steps: Annotated[int, Ge(1), Le(MAX_STEPS)],
     seed: Seed,
-) -> Iterator[tuple[Figure, str, dict[str, Any]]]:
+) -> Iterator[tuple[Figure | None, str, dict[str, Any]]]:
     """Estimate the mutual information of two .npy files, or of columns of a CSV file.
 
-    Returns a plot of the estimate and its bounds, a text, and the metrics in nats.
+    Returns a histogram of the log ratios, a text, and the metrics in nats.
     """
     data = " and ".join(Path(file).name for file in (csv, x, y) if file)
     if csv:
@@ -84,15 +74,12 @@ def mi(
         data += f", X = {names[0]} and Y = {names[1]}"
     x, y = read_pair(x, y, csv, (x_columns, y_columns))
     label = f"{data} · up to {steps} steps · seed {seed}"
-    begin, bounds = time.perf_counter(), []
+    begin = time.perf_counter()
     estimation = InformationFit(x, y, steps=steps, random_state=seed)
-    num_folds = estimation.num_folds
-    yield plot_progress([], num_folds), f"Starting · {len(x)} rows · {label}", {}
+    yield None, f"Starting · {len(x)} rows · {label}", {}
     for fold, bound in estimation.run():
-        bounds.append((fold, bound))
-        head = f"Fold {fold} of {num_folds} · {time.perf_counter() - begin:.1f} s"
-        text = f"{head}\nlower bound {bound:.4f} nats\n{label}"
-        yield plot_progress(bounds, num_folds), text, {}
+        head = f"Fold {fold} of {estimation.num_folds} · {time.perf_counter() - begin:.1f} s"
+        yield None, f"{head}\nlower bound {bound:.4f} nats\n{label}", {}
     estimate = estimation.result()
     seconds = time.perf_counter() - begin
     size = f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s"
@@ -143,7 +130,7 @@ def build(app: gr.Blocks, seed: int) -> None:
             buttons = start_and_stop("Estimate")
         with gr.Column(scale=2, min_width=320):
             text = text_box("Estimate", 8)
-            outputs = [plot_box("Bounds and estimate"), text, metrics_box()]
+            outputs = [plot_box("Log ratios"), text, metrics_box()]
     inputs, drawn = [task, num_rows, seeds], [x, y, table, truth]
     example = handler(mi_example)
     draw.click(example, inputs, drawn, preprocess=False, api_name="mi_example")

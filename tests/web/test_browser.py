@@ -155,7 +155,7 @@ def test_new_choices_clear_toy_and_information(visit):
     assert "normal_1x1_x.npy and normal_1x1_y.npy" in text_of(page, "Estimate", "mutual inform")
     set_number(page, "Max steps", 2000)
     press(page, "Estimate")
-    text_of(page, "Estimate", "^(Starting|Step)")
+    text_of(page, "Estimate", "^(Starting|Fold)")
     press(page, "Draw X and Y")  # stops the run, which must not write again
     text_of(page, "Estimate", "^$")
     page.wait_for_timeout(3000)
