@@ -54,7 +54,7 @@ ui: $(SETUP)
 
 # screenshots of the page in docs/
 screenshots: $(SETUP)
-	$(BIN)/python ui/screenshots.py --data_root $(DATA) --output_dir docs
+	$(BIN)/python tools/screenshots.py --data_root $(DATA) --output_dir docs
 
 # Models like the bundled ones. The weights of mnist and mnist-latent come from earlier chains of runs;
 # these recipes, with the settings of their records, give models of the same kind.

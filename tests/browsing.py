@@ -6,7 +6,7 @@ from functools import partial
 from axe_playwright_python.sync_playwright import Axe
 from conftest import load_script
 
-scenes = load_script("ui/screenshots.py")
+scenes = load_script("tools/screenshots.py")
 open_tab, press = scenes.open_tab, scenes.press
 TABS = tuple(scenes.SCENES)
 #: Milliseconds

@@ -204,7 +204,7 @@ def client(address):
 @pytest.fixture(scope="session")
 def browser():
     """Start a headless Chromium."""
-    with load_script("ui/screenshots.py").open_browser() as browser:
+    with load_script("tools/screenshots.py").open_browser() as browser:
         yield browser
 
 

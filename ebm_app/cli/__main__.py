@@ -20,6 +20,7 @@ COMMANDS = {
     "ratio": "estimate the log density ratio of two samples",
     "mi": "estimate the mutual information of paired rows",
     "app": "serve the web page",
+    "space": "write the folder of a Hugging Face Space that serves the page",
 }
 #: Other names of commands
 ALIASES = {"evaluate": "bpd", "ui": "app"}

@@ -1,6 +1,6 @@
 """Take a screenshot of every tab of the page after a run.
 
-python ui/screenshots.py --output_dir docs
+python tools/screenshots.py --output_dir docs
 """
 
 import re

@@ -1,0 +1,82 @@
+"""Write the folder of a Hugging Face Space that serves the page.
+
+python ui/space.py runs/space --model digits
+
+To test it locally, run pip install -r requirements.txt and python app.py in that folder.
+"""
+
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import requires, version
+from pathlib import Path
+from typing import Any
+
+from ebm_app.cli.command_line import Positional, argument, parse
+from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, find_folder
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import configuration, setting
+from ebm_app.utils.files import open_file
+
+#: Markers of the requirements of the page
+MARKERS = ("", 'extra == "plots"', 'extra == "ui"')
+#: Folder of this package
+PACKAGE = Path(__file__).resolve().parent.parent
+APP = '''"""Web page of ebm_app on a Hugging Face Space."""
+
+from ebm_app.web.app import build_app
+from ebm_app.web.models import Models, find_models
+from ebm_app.web.server import CSS
+
+build_app(Models(find_models({model!r}, None))).launch(css=CSS)
+'''
+CARD = """---
+title: Energy-based model of images
+sdk: gradio
+sdk_version: {}
+app_file: app.py
+---
+
+Generate images from an energy-based model, and compute the log-likelihood of images.
+"""
+
+
+@configuration(kw_only=True)
+class Arguments:
+    """Command-line arguments."""
+
+    output_dir: Positional[str] = argument("folder to write; must be empty or not exist")
+    model: str = setting("bundled name, hub id, or a folder, which is copied", "mnist")
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Write the folder and return its files."""
+    args = parse(Arguments, __doc__, argv)
+    folder, model = Path(args.output_dir), args.model
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty. Give another folder.")
+    source = find_folder(model)
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        open_file(source / name).close()  # report a missing file before anything is written
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, folder / "ebm_app", ignore=ignored)
+    if Path(model).is_dir():
+        model = "model"
+        (folder / model).mkdir()
+        for name in (CONFIG_FILE, WEIGHTS_FILE):
+            shutil.copy(source / name, folder / model / name)
+    texts = {"app.py": APP.format(model=model), "README.md": CARD.format(version("gradio"))}
+    texts["requirements.txt"] = "\n".join(requirements()) + "\n"
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return {"files": sorted(str(file) for file in folder.iterdir())}
+
+
+def requirements() -> list[str]:
+    """Return the requirements of this package with its extras "plots" and "ui"."""
+    needed = []
+    for requirement in requires("ebm_app") or []:
+        name, _, marker = requirement.partition(";")
+        is_own = name.startswith("ebm_app")  # "ui" requires the extra "plots"
+        if not is_own and marker.strip() in MARKERS:
+            needed.append(name.strip())
+    return needed
