@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     # slow to import: --help does without
     from ebm_app.data.images import load_images
     from ebm_app.flow import Flow
-    from ebm_app.training.launch import latent_flow, train_ebm
+    from ebm_app.training.ebm_task import EBMTask
+    from ebm_app.training.launch import latent_flow, launch
     from ebm_app.training.recipes import network_cost
     from ebm_app.training.settings import record_data, record_settings, resolve
 
@@ -80,5 +82,5 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         cost = {"cost_of_an_image": network_cost(ebm_config)}
         print(json.dumps(record_settings(ebm_config, config) | cost, indent=2))
         return None
-    options = run_options(args, args.dataset, ebm_config.space)
-    return train_ebm(data, ebm_config, config, options, flow)
+    task = partial(EBMTask, ebm_config=ebm_config, config=config, data=data, flow=flow)
+    return launch(config, run_options(args, args.dataset, ebm_config.space), task)

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
-from ebm_app.training.launch import latent_flow, train_ebm
+from ebm_app.training.ebm_task import EBMTask
+from ebm_app.training.launch import latent_flow, launch
 from ebm_app.training.plan import RunOptions
 from ebm_app.training.settings import resolve
 from ebm_app.utils.fields import check_argument
@@ -81,6 +83,7 @@ def train(
     flow = latent_flow(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))
+    task = partial(EBMTask, ebm_config=ebm_config, config=config, data=data, flow=flow)
     with lasting_terminal(), generators:
-        train_ebm(data, ebm_config, config, options, flow)
+        launch(config, options, task)
     return EBM.from_pretrained(folder, resolve_device(options.device))

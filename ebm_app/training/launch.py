@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list
 
-from ebm_app.config import EBMConfig, LoopConfig, TrainingConfig, changes_of
-from ebm_app.data.images import ImageData
+from ebm_app.config import EBMConfig, LoopConfig, changes_of
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.folders import check_weights, load_weights, read_config
 from ebm_app.training import checkpoint
-from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.plan import RunOptions
 from ebm_app.training.tasks import FlowTask, Task
@@ -44,18 +41,6 @@ FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "calibration"
 #: The same for a run that adds an early network, which is the only one that reads the labels
 FREE_WITH_EARLY = FREE | {"early", "num_classes"}
 Metrics = dict[str, Any]
-
-
-def train_ebm(
-    data: ImageData,
-    ebm_config: EBMConfig,
-    config: TrainingConfig,
-    options: RunOptions,
-    flow: Flow | None = None,
-) -> Metrics | None:
-    """Train an energy-based model. Return the metrics on the main process, and None on others."""
-    build = partial(EBMTask, ebm_config=ebm_config, config=config, data=data, flow=flow)
-    return launch(config, options, build)
 
 
 def launch(

@@ -6,7 +6,6 @@ bit, with the same number of processes and accumulation steps. With other number
 in another order, and dropout draws other noise.
 """
 
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -85,8 +84,6 @@ class Trainer:
         bar = tqdm(total=total, initial=self.now.step, disable=hidden, desc="train", mininterval=1)
         with bar, self.signals:
             self.metrics.start(self.now.step)
-            if not hidden:
-                tqdm.write(self._size(), file=sys.stderr)
             try:
                 self._validate()  # a run may have been interrupted during its validation
                 while self.now.step < total:
@@ -231,11 +228,3 @@ class Trainer:
         step, seconds = self.start
         images = (self.now.step - step) * self.now.total_batch_size
         return images / max(self.now.seconds - seconds, 1e-9)
-
-    def _size(self) -> str:
-        """Describe the size of the run."""
-        weights = sum(weight.numel() for weight in self.parameters)
-        return (
-            f"{weights / 1e6:.2f} million weights, {self.schedule.num_steps} steps of "
-            f"{self.now.total_batch_size} images, {self.now.step} done"
-        )

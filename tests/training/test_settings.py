@@ -32,7 +32,8 @@ def test_flags_override_a_recorded_run(digits):
     assert resolve(digits, {}, file) == settings
     other, _ = resolve(digits, {"path": "linear_vp"}, file)
     assert other.path.name == "linear_vp" and other.path.c == 0.5
-    assert "network of its run" in error_of(resolve, digits, {"size": "base"}, file)
+    for recorded in (file, None):
+        assert "network of its" in error_of(resolve, digits, {"size": "base"}, recorded)
 
 
 def test_recorded_eps_stays_until_the_dequantiser_changes(digits):
@@ -99,7 +100,3 @@ def test_network_of_every_size_fits_the_images(side, size, millions):
         built = UNet((3, side, side), 6, net)
     assert cost["weights"] == sum(weight.numel() for weight in built.parameters())
     assert side == 28 or cost["weights"] == pytest.approx(1e6 * millions, rel=0.1)
-
-
-def test_digits_have_one_size(digits):
-    assert "network of its own" in error_of(resolve, digits, {"size": "base"})
