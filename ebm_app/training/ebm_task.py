@@ -164,4 +164,4 @@ def calibrate(
         ebm.config = replace(ebm.config, calibration=offset)
         ebm.save_pretrained(folder)
     accelerator.wait_for_everyone()
-    return {"residual_nats": to_dict(offset)}
+    return {"calibration_nats": to_dict(offset)}

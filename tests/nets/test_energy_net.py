@@ -185,7 +185,7 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
     sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
     assert sampled.shape == (2, 1, 8, 8)
-    with pytest.raises(UserError, match="without a Stein head"):
+    with pytest.raises(UserError, match="no Stein head"):
         energy_config(dataclasses.replace(config, stein_head=False))
 
 
@@ -199,7 +199,8 @@ def test_energy_script_distils_and_resumes_exactly(folder, tmp_path, script, cap
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     config = json.loads((runs[0] / "config.json").read_text())
     assert (
-        config["calibration"] == figures["residual_nats"] and config["calibration"]["spread"] > 0
+        config["calibration"] == figures["calibration_nats"]
+        and config["calibration"]["spread"] > 0
     )
     shutil.copytree(*runs)
     shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
