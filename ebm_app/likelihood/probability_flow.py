@@ -9,8 +9,8 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator
-from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
-from ebm_app.paths import LogSNRPath, require_one_sided
+from ebm_app.nets.protocols import LogDensityEstimate, NoiseModel, SteinScore, require
+from ebm_app.paths import require_one_sided
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import ARC_LENGTH, LOG_SNR
@@ -85,9 +85,8 @@ class ProbabilityFlowDensity(PointEstimator):
     def __call__(self, model: SteinScore, x: Tensor, t: float) -> LogDensityEstimate:
         model = require(model, SteinScore, "estimator probability_flow")
         path = require_one_sided(model.path)
-        # a noise prediction network has an error at t = 0 too, where alpha grows fast with arc
-        # length
-        schedule = LOG_SNR if isinstance(path, LogSNRPath) else ARC_LENGTH
+        # predicted noise has an error at t = 0 too, where alpha grows fast in arc length
+        schedule = LOG_SNR if isinstance(model, NoiseModel) else ARC_LENGTH
 
         def solve(points: Tensor, level: int) -> tuple[Tensor, int]:
             probes = unit_probes(points)
