@@ -93,8 +93,8 @@ def _stderr(value: float, terms: Tensor, start: Tensor) -> float:
     r"""Return the standard error of ``value`` = log sum exp(a) - log sum exp(b), with a the terms
     and b the starting log-weights.
 
-    The delta method depends on the few largest weights, and underestimates the error where these
-    are missing from the sample. If a and b were jointly normal, with variances s_a and s_b and
+    The delta method depends on the few largest weights, and underestimates the error if these are
+    missing from the sample. If a and b were jointly normal, with variances s_a and s_b and
     covariance c, the value would be m_a + s_a / 2 - m_b - s_b / 2, with an estimation variance of
 
         (s_a + s_b - 2 c + (s_a^2 + s_b^2 - 2 c^2) / 2) / (N - 1).
@@ -132,7 +132,7 @@ def bennett(forward: Tensor, reverse: Tensor, start_log_weight: Tensor | None = 
             as in ``from_reverse``; n_R is then their effective sample size.
 
     Returns:
-        ``ess`` is the smaller one of the two directions.
+        The estimate, whose ``ess`` is the smaller of the two directions.
     """
     from scipy.optimize.elementwise import find_root  # slow import (0.5 s)
 

@@ -31,8 +31,9 @@ class Move:
     """A move between two temperatures, here the identity.
 
     Each method maps positions (B, *) and a generator to new positions (B, *) and the log ratio
-    (B,) float64 that enters the weight of a chain: ``forward`` moves to the next temperature,
-    ``backward`` from there back, and ``fit`` fits the move to pilot chains and moves forward.
+    (B,) float64 that enters the weight of a chain. ``forward`` moves to the next temperature,
+    ``backward`` is the reverse move, and ``fit`` fits the move to pilot chains, then moves them
+    forward.
     """
 
     forward = backward = fit = staticmethod(stay)
@@ -42,8 +43,8 @@ class DenoisingMove(Move):
     """A denoising step from time ``start`` to ``end`` on a path from N(0, I), with alpha > 0 at
     ``start``.
 
-    ``variance``, the u of the module docstring, is v_t w / v_s until ``fit`` increases it; that is
-    the variance for data without uncertainty.
+    ``variance``, the u of the module docstring, is v_t w / v_s, which is exact if x_1 is known;
+    ``fit`` increases it.
 
     >>> from ebm_app.paths import LinearVPPath
     >>> move = DenoisingMove(lambda x, t: -x, LinearVPPath(), 0.3, 0.5)

@@ -114,7 +114,7 @@ class GaussianPath(ABC):
         return torch.zeros_like(t)
 
     def score_gain(self, t: Tensor) -> Tensor:
-        """Return b_t of the same, for which h has variance near 1."""
+        """Return b_t of that parametrisation, which gives h a variance near 1."""
         return -self.variance(t).rsqrt()
 
     def time_score_variance(self, t: Tensor) -> Tensor:

@@ -85,14 +85,14 @@ class OneSidedPath(GaussianPath):
         return math.sqrt(self.c) * self.alpha(t) / (self.variance(t) * m).sqrt()
 
     def variance_gain(self, t: Tensor) -> Tensor:
-        """Return c alpha / m (alpha v' / 2v - alpha'), which a posterior variance of 1 of the
-        target of a Stein head adds to a term of the time score (see ``parametrisation``)."""
+        """Return c alpha / m (alpha v' / 2v - alpha'), the factor of the posterior variance of the
+        Stein head's target in a term of the time score (see ``parametrisation``)."""
         alpha, v = self.alpha(t), self.variance(t)
         rate = alpha * self.variance_dt(t) / (2 * v) - self.alpha_dt(t)
         return self.c * alpha / self.marginal_variance(t) * rate
 
     def noise_variance_gain(self, t: Tensor) -> Tensor:
-        """Return c alpha^2 / m, the Var[eps | x_t] at a posterior variance of 1 of that target."""
+        """Return c alpha^2 / m, the factor of that posterior variance in Var[eps | x_t]."""
         return self.c * self.alpha(t).square() / self.marginal_variance(t)
 
 

@@ -12,8 +12,8 @@ are shears of determinant 1, and flipping the momentum reverses the trajectory, 
 depends on the position of its own chain alone. An accept step that evaluates U therefore leaves
 exp(-U) invariant for any f; a field far from the gradient only lowers the acceptance.
 
-Where only a score is known, the work of f along the trajectory, sum (f_k + f_{k+1}) / 2 .
-(x_{k+1} - x_k), stands for the change of -U. The energy error then telescopes to the two ends,
+If only a score is known, the work of f along the trajectory, sum (f_k + f_{k+1}) / 2 .
+(x_{k+1} - x_k), replaces the change of -U. The energy error then telescopes to the two ends,
 
     H_end - H_start = h^2 / 8 (|f_end|^2 - |f_start|^2),
 

@@ -15,9 +15,8 @@ class KnownPixels:
 
     It is the score of the model plus J^T (y - E[x_1 | x]) / (V + s v_t), with J the Jacobian of
     the mean, at the cost of one backward pass. As v_t decreases to 0 the known pixels of x
-    converge to y, so annealed HMC ends at p_1(unknown | known). The closer the intermediate
-    distributions are to the exact p_t(x | y), the better are the weights of modes that separate
-    early.
+    converge to y, so annealed HMC ends at p_1(unknown | known). Modes that separate early have
+    correct weights only if the intermediate distributions are close to the exact p_t(x | y).
 
     Args:
         model: of all pixels. known: y (B, *), read where ``mask`` (B, *) is true.
