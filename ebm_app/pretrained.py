@@ -73,10 +73,10 @@ class PretrainedModel(nn.Module):
         Raises:
             UserError: for another dtype, which is too imprecise for a likelihood.
         """
-        found = next(chain(self.parameters(), self.buffers())).dtype
-        if found not in (torch.float32, torch.float64):
-            raise UserError(f"Weights are {found}. Convert the model to float32 or float64.")
-        return found
+        dtype = next(chain(self.parameters(), self.buffers())).dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise UserError(f"Weights are {dtype}. Convert the model to float32 or float64.")
+        return dtype
 
     def points(self, x: Any) -> Tensor:
         """Return points (B, C, H, W), a tensor, an array or lists, on the model's device.

@@ -1,1 +1,1 @@
-"""Time-score models, their energy, and the folders that hold them."""
+"""Networks, the densities they define, and the protocols of what a density provides."""

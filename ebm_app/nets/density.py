@@ -239,7 +239,8 @@ class MomentsDensity(SteinHeadDensity):
 
 
 def density_of(model: Any, num_nodes: int = 32) -> TimeScoreDensity:
-    """Return the density of a ``TimeScoreModel``; its type says what the network predicts."""
+    """Return the density of a ``TimeScoreModel``; its type depends on what the network
+    predicts."""
     if not model.stein_channels:
         return TimeScoreDensity(model, num_nodes)
     kind = MomentsDensity if model.predicts_variance else SteinHeadDensity

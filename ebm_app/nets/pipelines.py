@@ -96,7 +96,7 @@ def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int
     if not isinstance(net, diffusers.UNet2DModel):
         raise UserError(f"Expected a UNet2DModel, got a {type(net).__name__}.")
     config, channels = net.config, net.config.in_channels
-    if getattr(scheduler.config, "timestep_type", "discrete") != "discrete":
+    if scheduler.config.get("timestep_type", "discrete") != "discrete":
         raise UserError("The scheduler has continuous timesteps. Use timestep_type discrete.")
     if config.time_embedding_type != "positional":
         raise UserError(
@@ -121,7 +121,7 @@ def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int
     size = config.sample_size
     height, width = (size, size) if isinstance(size, int) else size
     prediction = scheduler.config.prediction_type
-    is_large = str(getattr(scheduler.config, "variance_type", "")).startswith("fixed_large")
+    is_large = str(scheduler.config.get("variance_type", "")).startswith("fixed_large")
     variance = "large" if is_large else "small"
     model = PipelineModel(net, scheduler.alphas_cumprod, prediction, channels, variance)
     return model, (channels, height, width)

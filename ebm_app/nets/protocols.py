@@ -144,7 +144,6 @@ PROVIDERS: dict[type, tuple[str, str]] = {
         "a time score and a Stein score from one network",
         "models trained with a Stein head, and energy networks",
     ),
-    NoiseVariance: ("a posterior variance", "models trained with --prediction moments"),
     LogDensity: ("a log density", "models trained with this package"),
     NetworkEnergy: ("an energy network", "models distilled with train/energy.py"),
     NoiseModel: ("discrete noise levels", "diffusers pipelines"),
