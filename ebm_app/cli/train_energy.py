@@ -3,8 +3,8 @@
 accelerate launch train/energy.py digits --output_dir runs/digits-energy
 
 The targets are the outputs of the model at noisy copies of its training images. At the end, the
-calibration offset is measured on validation images and stored with the model: the mean difference
-between the variational bound and the log density of one pass.
+calibration offset is measured on validation images and stored with the model: the log density of
+one pass minus the variational bound, on average.
 """
 
 from collections.abc import Sequence

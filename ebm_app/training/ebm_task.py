@@ -50,7 +50,7 @@ class TimeScoreLoss(nn.Module):
         """Return the losses for reference u0 and data u1 (B, C, H, W) in the path's space, times
         and importance weights (B,), augmentation conditions (B, dim) and class labels (B,)."""
         path = self.model.path
-        inputs = {} if labels is None else {"labels": labels}  # only networks with labels have it
+        inputs = {} if labels is None else {"labels": labels}
         model = partial(self.model, condition=condition, **inputs)
         return self.objective(model, path, path.sample(u0, u1, t), weight)
 
@@ -145,8 +145,8 @@ def calibrate(
 ) -> dict[str, Any]:
     """Measure the calibration offset of the energy network in a folder, and store it there.
 
-    The offset is the mean difference, in nats per image, between the variational bound of the
-    network's score and the log density of one forward pass.
+    The offset is the log density of one forward pass minus the variational bound of the network's
+    score, in nats, averaged over validation images.
 
     Args:
         levels: validation images (N, C, H, W).

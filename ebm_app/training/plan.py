@@ -24,7 +24,9 @@ class RunOptions:
         "folder of the run; runs/<dataset>-<kind> if not given", None
     )
     overwrite_output_dir: bool = setting("replace the run in the output folder", False)
-    resume_from_checkpoint: str | None = setting("latest, or the path of a checkpoint", None)
+    resume_from_checkpoint: str | None = setting(
+        "checkpoint to resume from: latest, or a path", None
+    )
     device: str = setting("auto, cpu or cuda", "auto")
     init_from: str | None = None
 

@@ -23,9 +23,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     | dict(augmentation="affine", adam_weight_decay=0.01, max_train_steps=8000)
     | dict(validation_steps=1000, checkpointing_steps=1000),
 }
-#: Settings in a latent space. Bins have no common width there, so Fourier features do not help;
-#: they are wide, so a larger eps blurs none. A shifted image has an unlikely u, so there is no
-#: augmentation. u is white: the network reads the image of u instead.
+#: Settings in a latent space. Bins have no common width there, so Fourier features do not help.
+#: Bins are wide, so a larger eps does not blur them. A shifted image has an unlikely u, so images
+#: are not augmented. u is white, so the network reads the image of u instead.
 LATENT: dict[str, Any] = dict(input_frequencies=(), augmentation="none", net_input="x", eps=1e-3)
 #: Settings of any other data set
 IMAGES: dict[str, Any] = (
@@ -33,7 +33,7 @@ IMAGES: dict[str, Any] = (
     | dict(validation_steps=2500, checkpointing_steps=2500, logging_steps=50)
     | dict(validation_images=500, validation_repeats=1)
 )
-#: Settings of networks from two million weights on
+#: Settings of networks with two million weights or more
 WIDE: dict[str, Any] = dict(learning_rate=2e-4, ema_decay=0.9999, mixed_precision="bf16")
 
 

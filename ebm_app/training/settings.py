@@ -78,7 +78,7 @@ def resolve(
         UserError: for an unknown setting, an invalid value, or settings that exclude each other.
     """
     if file is not None and "size" in flags:
-        raise UserError("--config has the network of its run, so --size cannot change it.")
+        raise UserError("The run of --config has a network of its own. Leave out --size.")
     size = flags.get("size", Settings.size)
     recipe = make_recipe(data.name, data.image_shape, data.num_levels, size)
     latent = {} if flow is None else {**LATENT, "space": flow.config.space}
@@ -217,8 +217,8 @@ def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
     own = EBMConfig.space if flow is None else flow.config.space
     if name != own:
         raise UserError(
-            f"--space {name} requires a flow of that kind, fitted by train/flow.py, in --flow; "
-            f"this run is in space {own}."
+            f"--space {name} requires --flow, the folder of a {name} flow from train/flow.py. "
+            f"This run is in space {own}."
         )
     if flow is None:
         return build_space(name, data.image_shape, data.num_levels)
