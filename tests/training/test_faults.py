@@ -1,14 +1,12 @@
 """Damaged models and recorded settings raise a UserError, or load without harm."""
 
 import json
-import os
 import shutil
-import socket
 import struct
 
 import pytest
 import torch
-from runs import DAMAGE
+from irregular import KINDS, put_irregular
 from safetensors.torch import load_file, save, save_file
 
 from ebm_app.config import EBMConfig, PathConfig, UNetConfig
@@ -17,6 +15,7 @@ from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.settings import record_settings, resolve
 from ebm_app.utils.errors import UserError
+from runs import DAMAGE
 
 IMAGE = (1, 8, 8)
 MODELS = {
@@ -61,20 +60,6 @@ BYTES = {
     "long header": lambda content: struct.pack("<Q", 2**40) + content[8:],
     "other weights": lambda content: save({"a": torch.zeros(3)}),
 }
-
-
-def put(path, kind):
-    """Create something other than a plain file."""
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(os.path.relpath(path))
-    elif kind != "nothing":
-        targets = {"device": "/dev/zero", "broken": "nowhere", "circle": path.name}
-        path.symlink_to(targets[kind])
 
 
 @pytest.fixture(scope="module")
@@ -163,12 +148,10 @@ def test_damaged_weights_are_refused(model, damage):
     assert name in load(model)
 
 
-@pytest.mark.parametrize(
-    "kind", ["folder", "fifo", "device", "broken", "circle", "socket", "nothing"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_special_files_are_refused(model, name, kind, monkeypatch):
     monkeypatch.chdir(model[1])
     (model[1] / name).unlink()
-    put(model[1] / name, kind)
+    put_irregular(model[1] / name, kind)
     assert load(model)
