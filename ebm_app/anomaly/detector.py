@@ -1,4 +1,4 @@
-r"""``AnomalyDetector``: which images are unusual, at a false-alarm rate, and where."""
+"""``AnomalyDetector``: detect unusual images at a false-alarm rate, and locate what is unusual."""
 
 import math
 import os

@@ -39,8 +39,8 @@ class Features(NamedTuple):
         squares: mean squared residuals over channels (B, n, H, W).
         expected: variances of the residuals predicted by the model (B, n, H, W).
         time_scores: time scores (B, n), in nats per unit of t.
-        losses: denoising losses (B, G) of the image and its G - 1 rotated and mirrored copies, in
-            nats: -log p up to a constant and to the noise levels that are left out.
+        losses: denoising losses (B, G) in nats of the image and its G - 1 rotated and mirrored
+            copies, summed over ``SYMMETRY_LEVELS``: approximately -log p up to a constant.
     """
 
     squares: Tensor

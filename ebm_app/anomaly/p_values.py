@@ -53,8 +53,8 @@ class Shift(NamedTuple):
     Attributes:
         distance: energy distance between the feature vectors of the sets.
         p_value: permutation p-value of the distance.
-        a, b: by image (N,) and (M,), how much closer the other set is than its own: the lowest
-            values are least like the other set.
+        a, b: for each image (N,) and (M,), the mean distance to its own set minus that to the
+            other set; the lowest are least like the other set.
     """
 
     distance: float

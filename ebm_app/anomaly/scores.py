@@ -29,7 +29,7 @@ class Score(ABC):
 
 
 class Likelihood(Score):
-    """Minus the denoising loss: log p(x) up to a constant and to the noise levels left out."""
+    """Minus the denoising loss, which approximates log p(x) up to a constant."""
 
     def __call__(self, features: Features, state: State) -> Tensor:
         return -features.losses[:, 0]
