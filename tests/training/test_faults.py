@@ -7,6 +7,7 @@ import struct
 import pytest
 import torch
 from irregular import KINDS, put_irregular
+from runs import DAMAGE
 from safetensors.torch import load_file, save, save_file
 
 from ebm_app.config import EBMConfig, PathConfig, UNetConfig
@@ -15,7 +16,6 @@ from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.settings import record_settings, resolve
 from ebm_app.utils.errors import UserError
-from runs import DAMAGE
 
 IMAGE = (1, 8, 8)
 MODELS = {
