@@ -22,18 +22,18 @@ from ebm_app.utils.fitting import fit
 from ebm_app.utils.random import derive_seed, initial_weights
 from ebm_app.utils.tensors import standard_error
 
-#: rows of either sample in a training step, and the peak learning rate of AdamW
+#: Rows of each sample in a training step; peak learning rate and weight decay of AdamW
 BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY = 256, 5e-3, 0.1
 WIDTH = 64
-#: decay of the averaged weights, which are validated
+#: Decay of the moving average of the weights, which is validated
 DECAY = 0.98
-#: steps between validations, and validations without improvement that end the training
+#: Steps between validations, and validations without improvement before training stops
 CHECK_EVERY, PATIENCE = 50, 4
-#: standard errors by which the network must improve the validation loss of the Gaussians
+#: Standard errors by which the network must reduce the validation loss of the Gaussians
 MIN_ERRORS = 1.0
-#: weights of the diagonal in the covariance of either Gaussian
+#: Weights of the diagonal in the covariance of each Gaussian, to select from
 SHRINKAGES = (0.01, 0.1, 0.3, 0.6, 1.0)
-#: axes along which the network also reads the standardised coordinates
+#: Max axes whose standardised coordinates are inputs of the network
 MAX_AXES = 8
 
 
@@ -52,7 +52,7 @@ class SharedAxes(NamedTuple):
 
     @classmethod
     def fit(cls, x0: Tensor, x1: Tensor, shrinkage: float) -> "SharedAxes":
-        """From samples (N0, D) and (N1, D), by a generalised eigenvalue decomposition.
+        """Fit to samples (N0, D) and (N1, D) by a generalised eigenvalue decomposition.
 
         Args:
             shrinkage: weight of the diagonal in each covariance, between 0 and 1.
@@ -100,8 +100,8 @@ class GaussianRatio(NamedTuple):
 
     @classmethod
     def select(cls, train: Sequence[Tensor], validation: Sequence[Tensor]) -> "GaussianRatio":
-        """The ratio of Gaussians fitted to ``train`` with the least loss on ``validation``, each
-        a sample of p_0 and one of p_1."""
+        """Select the ratio of Gaussians fitted to ``train`` with the smallest loss on
+        ``validation``. Both are a sample of p_0 and one of p_1."""
         dim = train[0].shape[1]
         numbers = sorted({min(2**k, dim) for k in range(8)} | {dim})
         candidates = []
@@ -116,7 +116,7 @@ class GaussianRatio(NamedTuple):
 
 
 class NetworkRatio(NamedTuple):
-    """Log ratio of Gaussians plus a network; without a network where it did not help."""
+    """Log ratio of Gaussians plus a network; the network is None if it did not help."""
 
     base: GaussianRatio
     network: nn.Module | None
@@ -144,7 +144,7 @@ class NetworkRatio(NamedTuple):
         Args:
             validation: rows of p_0 and of p_1 on which the Gaussians and the step are selected.
             blocks: groups of columns whose mean square is an input of the network.
-            num_steps: training steps at most.
+            num_steps: max training steps.
             generator: source of the batches and of the initial weights.
         """
         base = GaussianRatio.select(train, validation)
@@ -187,7 +187,7 @@ class NetworkRatio(NamedTuple):
 
 
 def logistic_loss(logits0: Tensor, logits1: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses of the rows of p_0 (N0,) and of p_1 (N1,), in nats."""
+    """Logistic losses of the rows of p_0 (N0,) and of p_1 (N1,), in nats."""
     return functional.softplus(logits0), functional.softplus(-logits1)
 
 
@@ -208,7 +208,7 @@ def features(x: Tensor, base: GaussianRatio, blocks: Sequence[slice]) -> Tensor:
 
 
 def mlp(dim: int) -> nn.Module:
-    """A network with two hidden layers whose output starts at 0."""
+    """Network with two hidden layers whose initial output is 0."""
     last = nn.Linear(WIDTH, 1)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)

@@ -1,7 +1,7 @@
 r"""The paper's estimator of a log density ratio, on two samples of your own.
 
-A Schrodinger bridge joins independent rows x_0 and x_1, and a network learns the time score of its
-marginals p_t by CTSM-v or CTSM. The log ratio is the integral
+A Schrodinger bridge connects independent rows x_0 and x_1, and a network learns the time score of
+its marginals p_t by CTSM-v or CTSM. The log ratio is the integral
 
     log p_1(x) / p_0(x) = integral of d/dt log p_t(x) dt over [0, 1],   in nats.
 
@@ -19,7 +19,7 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), sections 3 and 4 (arXiv
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -41,13 +41,13 @@ from ebm_app.utils.random import initial_weights
 from ebm_app.utils.registry import choose
 
 SIGMA = math.sqrt(2)
-#: margin of the times at both ends, where the conditional time score is singular
+#: Margin of the times at both ends, where the conditional time score is singular
 EPS = 1e-3
-#: width of the network, pairs of rows in a training step, and peak learning rate
+#: Width of the network, pairs of rows in a training step, and peak learning rate
 WIDTH, BATCH_SIZE, LEARNING_RATE = 128, 1024, 5e-3
-#: decay of the averaged weights, which are validated
+#: Decay of the moving average of the weights, which is validated
 DECAY = 0.998
-#: draws of the path at held-out rows in a validation
+#: Draws of the path at held-out rows in a validation
 NUM_VALIDATION = 4096
 #: Steps between validations
 CHECK_EVERY = 100
@@ -61,7 +61,7 @@ class CTSMRatio:
     Args:
         objective: "ctsm_v" (a regression per dimension) or "ctsm" (of their sum).
         num_folds: number of networks; each is trained without one fold of the rows.
-        steps: training steps of each network at most.
+        steps: training steps of each network.
         random_state: seed of folds, weights and batches.
 
     Attributes:
@@ -89,16 +89,12 @@ class CTSMRatio:
 
     def fit(self, x0: Any, x1: Any) -> Self:
         """Train on rows of p_0 (N0, D) and of p_1 (N1, D); errors as of ``log_density_ratio``."""
-        for _ in self.iterate_fit(x0, x1):
-            pass
-        return self
-
-    def iterate_fit(self, x0: Any, x1: Any) -> Iterator[tuple[int, float]]:
-        """As ``fit``; yields after each network how many are trained and their bound in nats."""
         learn = partial(train, objective=self.objective, num_steps=self.steps)
         cross_fit = RatioFit(x0, x1, learn, self.num_folds, self.random_state)
-        yield from cross_fit.run()
+        for _ in cross_fit.run():
+            pass
         self.estimate_: RatioEstimate = cross_fit.result()
+        return self
 
     def log_ratio(self, x: Any) -> Tensor:
         """log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats."""
@@ -146,7 +142,7 @@ def train(
     Args:
         validation: rows of both on which the Gaussians and the training step are selected.
         generator: source of the initial weights, pairs, times and noise.
-        objective: key of ``OBJECTIVES``. num_steps: training steps at most.
+        objective: key of ``OBJECTIVES``. num_steps: training steps.
     """
     base = GaussianRatio.select(samples, validation)
     u0, u1 = (base.axes(x).float() for x in samples)

@@ -26,10 +26,10 @@ def log_density_ratio(
         num_folds: K, at least 3. steps: max training steps of each network.
         random_state: seed of folds, weights and batches.
 
-    >>> numbers = np.random.default_rng(0)
-    >>> x0, x1 = numbers.normal(0, 1, (1_000, 2)), numbers.normal(0.5, 1, (800, 2))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x0, x1 = (torch.randn(900, 2, generator=generator) + shift for shift in (0, 0.5))
     >>> ratio = log_density_ratio(x0, x1)  # (x_1 + x_2) / 2 - 1 / 4
-    >>> abs(ratio.log_ratio(np.ones((1, 2))).item() - 0.75) < 0.3
+    >>> abs(ratio.log_ratio([[1.0, 1.0]]).item() - 0.75) < 0.3
     True
     >>> ratio.interval[0] < 0.25 < ratio.interval[1]  # KL(p_1 || p_0)
     True

@@ -200,4 +200,4 @@ def test_mi_script_estimates_from_files(script, capsys, tmp_path):
     assert metrics["interval"][0] < 0.4133 < metrics["interval"][1]
     assert {"value", "stderr", "interval"} <= metrics.keys()
     assert (tmp_path / "out/mi_data.png").exists()
-    assert call(module, *flags[:4]) == 2 and "--y" in capsys.readouterr().err
+    assert call(module, *flags[:4], *flags[-2:]) == 2 and "--y" in capsys.readouterr().err
