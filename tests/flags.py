@@ -2,6 +2,8 @@
 
 import dataclasses
 import sys
+from contextlib import suppress
+from unittest.mock import patch
 
 from conftest import ROOT, load_script
 
@@ -14,8 +16,14 @@ SCRIPTS = [
 
 
 def arguments_of(path: str) -> type:
-    """Return the dataclass of a script's flags, which stands beside its ``main``."""
-    return sys.modules[load_script(path).main.__module__].Arguments
+    """Return the dataclass that the ``main`` of a script parses first."""
+    main = load_script(path).main
+    with patch.object(
+        sys.modules[main.__module__], "parse", side_effect=InterruptedError
+    ) as parse:
+        with suppress(InterruptedError):
+            main([])
+    return parse.call_args.args[0]
 
 
 def required(kind: type) -> dict[str, str | tuple[str]]:
