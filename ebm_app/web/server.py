@@ -35,7 +35,8 @@ CSS = """
 }
 /* narrow screens: show the result above the settings */
 @media (max-width: 640px) { .first { order: -1; } }
-/* light theme: gradio's orange has too little contrast for text */
+/* light theme: gradio's colours of the open tab and of JSON keys have too little contrast */
+:root:not(.dark) body:not(.dark) span.key { color: var(--primary-800) !important; }
 :root:not(.dark) body:not(.dark) button[role="tab"][aria-selected="true"] {
   color: var(--primary-700);
 }
