@@ -155,7 +155,7 @@ class ModelSettings:
     eps: Margin = advanced("margin of the times at t = 1", 5e-7)
     network: str = advanced("kind of network: unet", "unet")
     prediction: str = advanced(
-        "what the network predicts: moments, raw, normalised, energy", "moments"
+        "what the network predicts: moments, levels, raw, normalised, energy", "moments"
     )
     time_input: TimeInput = advanced(
         "time input of the network: arc_length (of the path), time", "arc_length"

@@ -183,7 +183,12 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
         model = EnergyModel(net, path, config.eps, **inputs)
         return EnergyDensity(model, config.num_nodes, config.calibration)
     stein_channels = channels if config.stein_head else 0
+    if config.prediction == "levels" and config.space != EBMConfig.space:
+        raise UserError(
+            f"The prediction levels needs the ambient space, got {config.space}. Use moments."
+        )
     prediction = {"prediction": config.prediction, "stein_channels": stein_channels}
+    inputs["num_levels"] = config.num_levels
     model = TimeScoreModel(net, path, config.eps, **prediction, **inputs)
     return density_of(model, config.num_nodes)
 

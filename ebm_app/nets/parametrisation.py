@@ -17,6 +17,10 @@ the regression target of CTSM-v:
 The network predicts a mean and a variance, both of order 1 at every time, instead of squares of
 its input. h = 0 and w = 1 are exact for data N(0, c I).
 
+``levels`` restricts the posterior N(d, c v w / m) of x1 to the grey levels of the data (see
+``grey_levels``): the mean and the variance of the restricted posterior take the place of d and w,
+and the mean implies another head h.
+
 Source of the conditional components: paper, section 5 (arXiv:2502.02300).
 """
 
@@ -27,6 +31,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional
 
+from ebm_app.nets.grey_levels import restrict_to_levels
 from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import expand_like
@@ -36,13 +41,14 @@ class Prediction(NamedTuple):
     """Terms of the time score as a function of the output of a network.
 
     Attributes:
-        components: (path, x (B, *), t (B,), out, head) -> the terms (B, *), in nats per unit of t,
-            and the posterior variance w (B, *), or None. ``head`` is the Stein head of the output,
-            with 0 channels if there is none, and ``out`` the rest.
+        components: (path, x (B, *), t (B,), out, head, num_levels) -> the terms (B, *), in nats
+            per unit of t, the posterior variance w (B, *), or None, and the Stein head. The
+            argument ``head`` is the Stein head of the output, with 0 channels if there is none,
+            and ``out`` the rest.
         needs_head: whether it needs a Stein head and a path from noise; it then predicts w.
     """
 
-    components: Callable[..., tuple[Tensor, Tensor | None]]
+    components: Callable[..., tuple[Tensor, Tensor | None, Tensor]]
     needs_head: bool = False
 
     def check(self, path: GaussianPath, has_head: bool) -> None:
@@ -57,18 +63,36 @@ class Prediction(NamedTuple):
 
 
 def moments(
-    path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
-) -> tuple[Tensor, Tensor]:
+    path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor, num_levels: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the terms by the closed form above, with w = softplus(output) / log 2."""
-    if out.shape != x.shape:
-        raise ValueError(f"Expected a variance of shape {tuple(x.shape)}, got {tuple(out.shape)}.")
+    w = functional.softplus(out) / math.log(2)
+    return _terms(path, x, t, head, w), w, head
+
+
+def levels(
+    path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor, num_levels: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the terms for the posterior on the grey levels, with w = exp(2 output) before it is
+    restricted to them."""
+    alpha, v, c, m = path.alpha(t), path.variance(t), path.c, path.marginal_variance(t)
+    gain = expand_like((c * v / m).sqrt(), x)
+    d = expand_like(c * alpha / m, x) * x + gain * head
+    shift, variance = restrict_to_levels(d, gain.square() * (2 * out).exp(), num_levels)
+    w, head = variance / gain.square(), head + shift / gain
+    return _terms(path, x, t, head, w), w, head
+
+
+def _terms(path: GaussianPath, x: Tensor, t: Tensor, head: Tensor, w: Tensor) -> Tensor:
+    """Return the terms of the time score from the head h and the posterior variance w."""
+    if w.shape != x.shape:
+        raise ValueError(f"Expected a variance of shape {tuple(x.shape)}, got {tuple(w.shape)}.")
     alpha, v, c = path.alpha(t), path.variance(t), path.c
     m = path.marginal_variance(t)
     spread, drift = path.variance_dt(t) / (2 * v), path.alpha_dt(t) / v.sqrt()
     e = _sum((v.sqrt() / m, x), (-math.sqrt(c) * alpha / m.sqrt(), head))
     d = _sum((c * alpha / m, x), ((c * v / m).sqrt(), head))
-    w = functional.softplus(out) / math.log(2)
-    return _sum((spread, e.square() - 1), (drift, d * e), (path.variance_gain(t), w)), w
+    return _sum((spread, e.square() - 1), (drift, d * e), (path.variance_gain(t), w))
 
 
 def _sum(*terms: tuple[Tensor, Tensor]) -> Tensor:
@@ -80,15 +104,17 @@ def _sum(*terms: tuple[Tensor, Tensor]) -> Tensor:
 ENERGY = "energy"
 PREDICTIONS: dict[str, Prediction] = {
     # the terms themselves, for data whose marginal is regular at t = 1
-    "raw": Prediction(lambda path, x, t, out, head: (out, None)),
+    "raw": Prediction(lambda path, x, t, out, head, num_levels: (out, None, head)),
     # in units of their standard deviation along the path (paper, appendix F.5)
     "normalised": Prediction(
-        lambda path, x, t, out, head: (
+        lambda path, x, t, out, head, num_levels: (
             out * expand_like(path.time_score_variance(t).sqrt(), out),
             None,
+            head,
         )
     ),
     "moments": Prediction(moments, needs_head=True),
+    "levels": Prediction(levels, needs_head=True),
 }
 
 

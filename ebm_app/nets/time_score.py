@@ -124,13 +124,14 @@ class TimeScoreModel(PathNetwork):
         stein_channels: number of the last channels (dimension 1) of the output that are the Stein
             head h, with score = a_t x + b_t h; 0 for no head.
         time_input, input_frequencies, condition_dim: see ``PathNetwork``.
+        num_levels: grey levels of the data, for the prediction "levels".
 
     Raises:
         UserError: for an unknown prediction or time_input, or a prediction that does not support
             this path or needs a head.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - independent settings
         self,
         net: nn.Module,
         path: GaussianPath,
@@ -140,11 +141,12 @@ class TimeScoreModel(PathNetwork):
         stein_channels: int = 0,
         input_frequencies: Sequence[float] = (),
         condition_dim: int = 0,
+        num_levels: int = 256,
     ) -> None:
         super().__init__(net, path, eps, time_input, input_frequencies, condition_dim)
         self.prediction = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)]
         self.prediction.check(path, stein_channels > 0)
-        self.stein_channels = stein_channels
+        self.stein_channels, self.num_levels = stein_channels, num_levels
 
     @property
     def predicts_variance(self) -> bool:
@@ -169,7 +171,9 @@ class TimeScoreModel(PathNetwork):
         # the scales reach 1e5, out of the range of half precision
         out = out if out.dtype == torch.float64 else out.float()
         raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
-        components, variance = self.prediction.components(self.path, x, t, raw, head)
+        components, variance, head = self.prediction.components(
+            self.path, x, t, raw, head, self.num_levels
+        )
         if not self.stein_channels:
             return ModelOutput(components, None)
         skip, gain = self.path.score_skip(t), self.path.score_gain(t)

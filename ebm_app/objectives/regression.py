@@ -158,7 +158,7 @@ class CTSMm(ConditionalRegression):
     log w is w - r^2: where it vanishes, the sum of the variances is unbiased.
     """
 
-    predictions = ("moments",)
+    predictions = ("moments", "levels")
 
     @staticmethod
     def error(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:

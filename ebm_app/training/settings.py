@@ -117,7 +117,7 @@ def adapt_defaults(settings: Settings, explicit: Collection[str]) -> Settings:
         default = default_prediction(settings.stein_factor > 0)
         is_supported = "objective" not in explicit or default in supported
         settings = replace(settings, prediction=default if is_supported else supported[0])
-    if "objective" not in explicit and settings.prediction != "moments":
+    if "objective" not in explicit and settings.prediction not in ("moments", "levels"):
         settings = replace(settings, objective="ctsm_v")
     if "lr_warmup_steps" not in explicit:
         longest = max(TrainingConfig.lr_warmup_steps, settings.max_train_steps // 10)
