@@ -18,7 +18,7 @@ class TimeIntegral(PointEstimator):
     """log N(x; 0, I) + integral of the time score from 0 to t at fixed x, the paper's estimator.
 
     Args:
-        integrator: "quadrature" for fixed nodes, or "rk45", an adaptive solver. The
+        integrator: "quadrature" for fixed nodes, or an adaptive solver, "rk45" or "dopri5". The
             paper's protocol (appendix F.2) is "rk45" at 1e-6.
     """
 

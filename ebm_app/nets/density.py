@@ -113,7 +113,8 @@ class TimeScoreDensity(PathDensity):
         the ends of the model's interval.
 
         Args:
-            integrator: "quadrature", or "rk45", the adaptive solver of SciPy.
+            integrator: "quadrature", or an adaptive solver: "rk45" (SciPy) or "dopri5"
+                (torchdiffeq).
             rtol, atol: tolerances of a solver; 1e-6 in the paper's protocol.
 
         Raises:
@@ -131,6 +132,7 @@ class TimeScoreDensity(PathDensity):
                     t0,
                     t1,
                     like=x.flatten(1)[:, 0],
+                    solver=integrator,
                     rtol=rtol,
                     atol=atol,
                 )
