@@ -23,7 +23,7 @@ def digits():
     return load_images("digits")
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("rate", [0.05, 0.2])
 def test_predictions_agree_with_p_values(detector, digits, rate):
     images = digits.test[:40] / 16
     images = torch.cat([images, 1 - images[:5]])
@@ -32,16 +32,6 @@ def test_predictions_agree_with_p_values(detector, digits, rate):
     # the binomial error of 40 images and that of a threshold from 25
     stderr = np.sqrt(rate * (1 - rate) * (1 / 40 + 1 / 25))
     assert (predicted[:40] == -1).mean() <= rate + 3 * stderr
-
-
-def test_blank_and_rotated_images_score_lowest(detector, digits):
-    images = digits.test[:60] / 16
-    ordinary = detector.score_samples(images)
-    blank, rotated = torch.zeros(1, 1, 8, 8), images.rot90(1, (-2, -1))
-    assert detector.score_samples(blank) < ordinary.min()
-    assert np.median(detector.score_samples(rotated)) < ordinary.min()
-    alone = detector.score_samples(digits.test[:1].numpy())
-    np.testing.assert_allclose(alone, ordinary[:1], rtol=1e-4)
 
 
 def test_maps_locate_a_planted_patch(detector, digits):

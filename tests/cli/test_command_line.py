@@ -25,8 +25,7 @@ from ebm_app.utils.fields import (
 from ebm_app.utils.registry import settings_of_each
 
 #: Texts that a user may type in place of a number
-TEXTS = "-1 0 1 2 1.5 -0.5 nan inf -inf 1e400 1e-400 1e308 x 0x10 None true".split()
-TEXTS += ["", " ", "9" * 30, "9" * 5000, "2147483648"]
+TEXTS = ["-1", "0", "1", "1.5", "nan", "-inf", "1e400", "1e308", "x", "", "9" * 5000, "2147483648"]
 KINDS = {
     kind.__name__: kind
     for kinds in (SAMPLERS, ESTIMATORS, DEQUANTISERS)
@@ -122,9 +121,3 @@ def test_any_text_is_a_number_or_one_sentence(name):
                 assert item.name in message and "\n" not in message and len(message) < 250
             else:
                 assert abs(getattr(made, item.name)) <= 1e30
-
-
-@pytest.mark.parametrize("path", SCRIPTS)
-def test_defaults_lie_in_their_ranges(path):
-    kind = arguments_of(path)
-    kind(**required(kind))
