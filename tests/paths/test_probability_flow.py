@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from conftest import error_of
 from exact import F64, ExactModel, normal, two_modes, z_score
 
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
 from ebm_app.paths.probability_flow import SOLVERS, ProbabilityFlow
 from ebm_app.paths.schedules import ARC_LENGTH, SCHEDULES
-from ebm_app.utils.errors import UserError
 
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
 START, END = 1e-2, 0.999
@@ -85,29 +85,19 @@ def test_invalid_flows_raise_user_errors():
     x, path = normal((2, 2)), LinearVPPath()
     model = gaussian(path)
     nan_late = ProbabilityFlow(lambda x, t: x * (math.nan if t > 0.5 else 0.0), path)
-    cases = [
-        (lambda: run(model, x, start=0.0), "alpha > 0.*Start later"),
-        (lambda: SCHEDULES["log_snr"].times(path, 0.0, END, 5), "ratio is infinite at t = 0.0"),
-        (
-            lambda: ARC_LENGTH.times(path, START, 1.0, 5),
-            "length.* infinite at t = 1",
-        ),
-        (lambda: list(nan_late.solve(x, START, END)), "not finite at t"),
-    ]
-    for action, message in cases:
-        with pytest.raises(UserError, match=message):
-            action()
+    assert "alpha > 0" in error_of(run, model, x, start=0.0)
+    assert "t = 0.0" in error_of(SCHEDULES["log_snr"].times, path, 0.0, END, 5)
+    assert "t = 1" in error_of(ARC_LENGTH.times, path, START, 1.0, 5)
+    assert "not finite" in error_of(lambda: list(nan_late.solve(x, START, END)))
     assert run(gaussian(VPPath()), x, start=0.0).x.isfinite().all()
 
 
 @pytest.mark.parametrize(
-    ("path", "shape", "ends"),
-    [(LinearVPPath(c=0.4), (1, 2, 2), (END, START)), (VPPath(), (1, 2, 2), (START, END))],
-    ids=["linear c", "vp"],
+    ("path", "ends"), [(LinearVPPath(c=0.4), (END, START)), (VPPath(), (START, END))]
 )
-def test_log_determinant_is_the_change_of_log_density(path, shape, ends):
+def test_log_determinant_is_the_change_of_log_density(path, ends):
     """log p_1(x_1) = log p_0(x_0) - log det, forward and back, exactly or by probes."""
-    model, x = two_modes(path, 1e-5, shape), normal((4, *shape))
+    model, x = two_modes(path, 1e-5, (1, 2, 2)), normal((4, 1, 2, 2))
     state = run(model, x, 30, *ends, "rk4", unit_probes(x))
     lost = model.log_density(x, ends[0]) - model.log_density(state.x, ends[1])
     assert (state.log_det.sum(0) - lost).abs().max() < 3e-3 and lost.abs().max() > 0.5
