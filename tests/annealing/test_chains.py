@@ -20,8 +20,6 @@ from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling.annealing import anneal
 
-# shape -> (m, s)
-DISTRIBUTIONS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (2,): (1.4, 0.7)}
 PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1)
 #: name -> moves and settings of the chains
 KINDS = {
@@ -38,10 +36,9 @@ def large_blocks(monkeypatch):
 
 
 def mixture(shape):
-    mean, std = DISTRIBUTIONS[shape]
-    direction = torch.full(shape, mean / math.sqrt(math.prod(shape)), dtype=F64)
+    direction = torch.full(shape, 1.4 / math.sqrt(math.prod(shape)), dtype=F64)
     means = torch.stack([direction, -direction])
-    return ExactModel(LinearVPPath(), 0.01, means, (std, std), (0.9, 0.1), stein_channels=1)
+    return ExactModel(LinearVPPath(), 0.01, means, (0.8, 0.8), (0.9, 0.1), stein_channels=1)
 
 
 def chains_of(density, name, num, **settings):
@@ -54,7 +51,6 @@ def chains_of(density, name, num, **settings):
 
 CASES = [
     pytest.param("ais", 0.22, 1500, marks=pytest.mark.process),
-    pytest.param("ais", 4.0, 2500, marks=pytest.mark.slow),
     ("diffused", 1.0, 1000),
     pytest.param("diffused", 4.5, 1500, marks=pytest.mark.slow),
 ]
@@ -62,8 +58,7 @@ CASES = [
 
 @pytest.mark.parametrize("name, factor, num", CASES)
 def test_log_z_is_zero_in_both_directions(name, factor, num, float64):
-    """For step sizes over a factor of 20, from chains that hardly move to chains that never do.
-    The mean log-weights of AIS and RAISE bracket log Z."""
+    """Also for chains that hardly move. The mean log-weights of AIS and RAISE bracket log Z."""
     chains = chains_of(ExactDensity(mixture((16,))), name, num)
     chains.step_sizes = factor * chains.step_sizes
     u, v = chains.forward(num).log_weight, chains.reverse(chains.data).log_weight
@@ -71,7 +66,6 @@ def test_log_z_is_zero_in_both_directions(name, factor, num, float64):
     for estimate in (below, above):
         assert abs(estimate.log_z) < 3 * estimate.stderr < 0.6
     errors = [w.std().item() / math.sqrt(num) for w in (u, v)]
-    assert below.mean_log_weight < 3 * errors[0] and above.mean_log_weight > -3 * errors[1]
     if name == "ais":
         assert below.mean_log_weight < -4 * errors[0] and above.mean_log_weight > 4 * errors[1]
     elif factor == 1:  # the reverse moves are the exact reverse of the forward moves
