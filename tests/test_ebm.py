@@ -10,14 +10,12 @@ import pytest
 import torch
 from conftest import digit, error_of
 from exact import F64, ExactModel, normal
-from safetensors.torch import load_file, save_file
 
 from ebm_app import EBM, complete
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.levels import to_levels
-from ebm_app.folders import BUNDLED, find_folder
 from ebm_app.likelihood import VariationalBound
-from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
+from ebm_app.likelihood.dequantisation import TruncatedNormal
 from ebm_app.nets.density import density_of
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import LinearVPPath
@@ -83,10 +81,6 @@ def test_encoded_images_are_points_of_the_model(ebm):
 
 def test_round_trip_gives_equal_outputs(ebm, tmp_path):
     ebm.save_pretrained(tmp_path / "model")
-    assert {path.name for path in (tmp_path / "model").iterdir()} == {
-        "config.json",
-        "model.safetensors",
-    }
     again = EBM.from_pretrained(tmp_path / "model")
     assert again.config == CONFIG and not again.training
     a, b = (model.likelihood(images(), repeats=2, seed=4, num_nodes=4) for model in (ebm, again))
@@ -137,79 +131,17 @@ def test_options_by_name_equal_objects(ebm):
     assert not torch.equal(default, by_name.log_prob)
 
 
-def test_levels_equal_images_and_seeds_equal_noise(ebm):
-    levels = to_levels(images(), 17)
-    noise = dequantisation_noise(2, levels, seed=5)
-    found, same = (
-        ebm.likelihood(x, seed=5, num_nodes=4, **draws).log_prob
-        for x, draws in ((images(), {"repeats": 2}), (levels, {"noise": noise}))
-    )
-    assert torch.equal(found, same)
-    assert not torch.equal(found, ebm.likelihood(images(), repeats=2, num_nodes=4).log_prob)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda w: w.pop(sorted(w)[0]), "is missing"),
-        (lambda w: w.update(extra=torch.zeros(1)), "extra is unexpected"),
-        (lambda w: w.update({sorted(w)[0]: torch.zeros(2, 2)}), r"has shape \(2, 2\), expected"),
-    ],
-    ids=["missing", "unexpected", "misshapen"],
-)
-def test_wrong_weights_are_reported(ebm, tmp_path, change, message):
+def test_wrong_files_and_options_are_reported(ebm, tmp_path):
     ebm.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    change(weights)
-    save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match=message):
-        EBM.from_pretrained(tmp_path)
-
-
-def test_wrong_configurations_are_reported(ebm, tmp_path):
-    ebm.save_pretrained(tmp_path)
-    for changes, message in (
-        ({"format_version": 99}, "format_version 99.*reads 1"),
-        ({"format_version": 1, "colour": 1}, "unknown key colour"),
-        ({"colour": 0, "eps": "small"}, "unknown key colour"),
-    ):
-        path = tmp_path / "config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-        with pytest.raises(UserError, match=message):
-            EBM.from_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"dataset": ')
-    with pytest.raises(UserError, match="is not a JSON object"):
-        EBM.from_pretrained(tmp_path)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(UserError, match="Cannot read .*config.json"):
-        EBM.from_pretrained(tmp_path)
-
-
-def test_models_are_found_by_name_or_hub_id(tmp_path):
-    with pytest.raises(UserError, match="No model at 'nothing'"):
-        find_folder("nothing")
-    with pytest.raises(UserError, match="the hub has no model of that id"):
-        find_folder("nobody/nothing")  # offline in the tests
-    for folder in BUNDLED.iterdir():
-        if folder.is_dir():
-            assert find_folder(folder.name) == folder
-
-
-def test_wrong_images_and_options_are_reported(ebm):
-    with pytest.raises(UserError, match=r"shape \(N, 1, 8, 8\), got \(2, 3, 8, 8\)"):
-        ebm.likelihood(torch.zeros(2, 3, 8, 8))
-    with pytest.raises(UserError, match="17 levels"):
-        ebm.likelihood(torch.full((2, 1, 8, 8), 0.51))
-    with pytest.raises(UserError, match=r"Expected noise of shape \(K, 3, 1, 8, 8\), got"):
-        ebm.likelihood(images(), noise=torch.rand(3, 1, 8, 8))
-    with pytest.raises(UserError, match="unknown dequantiser 'gaussian': choose one of"):
-        ebm.likelihood(images(), dequantiser="gaussian")
-    with pytest.raises(UserError, match="unknown estimator 'flow': choose one of discrete, elbo"):
-        ebm.likelihood(images(), estimator="flow")
-    with pytest.raises(UserError, match="Expected floating-point x of shape"):
-        ebm.energy(torch.zeros(2, 8, 8))
-    with pytest.raises(UserError, match="less than or equal to 1"):
-        ebm.score(torch.zeros(2, 1, 8, 8), t=1.5)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
+    assert "format_version 99" in error_of(EBM.from_pretrained, tmp_path)
+    assert "No model at 'nothing'" in error_of(EBM.from_pretrained, "nothing")
+    assert "the hub has no model" in error_of(EBM.from_pretrained, "nobody/nothing")  # offline
+    assert "(N, 1, 8, 8)" in error_of(ebm.likelihood, torch.zeros(2, 3, 8, 8))
+    assert "17 levels" in error_of(ebm.likelihood, torch.full((2, 1, 8, 8), 0.51))
+    assert "(K, 3, 1, 8, 8)" in error_of(ebm.likelihood, images(), noise=torch.rand(3, 1, 8, 8))
+    assert "less than or equal to 1" in error_of(ebm.score, torch.zeros(2, 1, 8, 8), t=1.5)
 
 
 class Hub:
@@ -244,8 +176,7 @@ def test_push_to_hub_uploads_model_and_card(ebm, tmp_path, monkeypatch):
     again = EBM.from_pretrained(tmp_path)
     same, own = (model.likelihood(images(1)).log_prob for model in (again, ebm))
     assert torch.equal(same, own)
-    with pytest.raises(UserError, match="'others/x': 401 Unauthorized$"):
-        ebm.push_to_hub("others/x")
+    assert error_of(ebm.push_to_hub, "others/x").endswith("'others/x': 401 Unauthorized")
 
 
 @pytest.mark.parametrize("estimator", ["elbo", "time_integral", "probability_flow"])

@@ -75,16 +75,6 @@ def test_components_sum_and_two_draws_have_no_error(draws):
     assert VariationalBound()(density_of(model), x, 0.9).nfe == 64
 
 
-@pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
-def test_nodes_have_the_moments_of_the_path(path):
-    """Over x_t of the path, a x + deviation e has the mean and variance of the path at r."""
-    t = torch.tensor(0.99, dtype=F64)
-    rule = bound_rule(path, 0.99, 1e-3, 1e-5, 9)
-    assert torch.allclose(rule.a * path.alpha(t), path.alpha(rule.times), rtol=1e-12)
-    variance = rule.a.square() * path.variance(t) + rule.deviation.square()
-    assert torch.allclose(variance, path.variance(rule.times), rtol=1e-9)
-
-
 @pytest.mark.parametrize("draws", [3, 5])
 def test_control_variate_is_unbiased_and_reduces_noise(draws):
     """Also with a wrong variance; with the right one the error at least halves. Without one, the

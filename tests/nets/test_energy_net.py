@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from conftest import GREY, call
-from exact import F64, ExactModel, normal, two_modes
+from exact import F64, ExactModel, normal
 from torch import nn
 
 from ebm_app import EBM
@@ -84,18 +84,6 @@ def test_density_at_time_zero_is_the_reference():
         bridge(x, start + 0.5)
 
 
-def test_scores_can_be_differentiated():
-    """The divergence of a probability flow needs it."""
-    model, x = EnergyModel(Bilinear(), LinearVPPath(), EPS), normal((3, 4))
-    t = torch.full((3,), 0.5, dtype=F64)
-    point = x.clone().requires_grad_()
-    (second,) = torch.autograd.grad(model(point, t).score.sum(), point)
-    u = model.time_input(model.path, model.interval, t)
-    assert torch.allclose(second, (-1 + 0.4 * GAIN * u)[:, None].expand(3, 4), rtol=1e-12)
-    with torch.no_grad():
-        assert not model(x, t).score.requires_grad
-
-
 def test_energy_equals_the_integral_of_its_time_derivative():
     model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
     energy, x = EnergyDensity(model, 24, calibration=Calibration(0.5, 0.1, 0.2)), normal((5, 4))
@@ -121,18 +109,12 @@ def test_estimator_subtracts_the_calibration_offset():
 
 
 GAUSSIAN = ExactModel(LinearVPPath(), EPS, [[0.5]], [0.6], stein_channels=1)
-MIXTURE = two_modes(LinearVPPath(), EPS, (2,), stein_channels=1)
 
 
-@pytest.mark.parametrize(
-    ("teacher", "dim", "num"),
-    [(GAUSSIAN, 4, 600), pytest.param(MIXTURE, 2, 3000, marks=pytest.mark.slow)],
-    ids=["gaussian", "mixture"],
-)
-def test_distillation_recovers_the_log_density(teacher, dim, num):
+def test_distillation_recovers_the_log_density():
     """Within 0.02 nats per dimension at new points."""
     torch.manual_seed(0)
-    path = teacher.path
+    teacher, path, dim, num = GAUSSIAN, GAUSSIAN.path, 4, 600
     model = EnergyModel(SmallNet(dim).double(), path, EPS)
     loss = Distillation(teacher)
     sampler, losses = ArcLength(path, EPS), []
@@ -198,10 +180,8 @@ def test_energy_script_distils_and_resumes_exactly(folder, tmp_path, script, cap
     assert call(module, *words, runs[0]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     config = json.loads((runs[0] / "config.json").read_text())
-    assert (
-        config["calibration"] == figures["calibration_nats"]
-        and config["calibration"]["spread"] > 0
-    )
+    assert config["calibration"] == figures["calibration_nats"]
+    assert config["calibration"]["spread"] > 0
     shutil.copytree(*runs)
     shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
     assert call(module, *words, runs[1], "--resume_from_checkpoint", "latest") == 0
@@ -212,7 +192,3 @@ def test_energy_script_distils_and_resumes_exactly(folder, tmp_path, script, cap
     assert call(module, *words, *still) == 0
     before, after = (EBM.from_pretrained(run).state_dict() for run in (runs[0], still[0]))
     assert all(torch.equal(before[name], after[name]) for name in before)
-    bpd = [runs[1], "--estimator", "energy", "elbo", "--limit", 2, "--repeats", 1]
-    assert call(script("evaluate/bpd.py"), *bpd, "--output_dir", tmp_path) == 0
-    assert call(script("evaluate/bpd.py"), folder / "grey", *bpd[1:]) == 2
-    assert "train/energy.py" in capsys.readouterr().err

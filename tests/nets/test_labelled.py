@@ -49,22 +49,15 @@ def mode(k):
 def test_guidance_mixes_conditional_and_free_scores():
     model, x, t = labelled(), normal((6, 1, 4, 4)), torch.full((6,), 0.6, dtype=F64)
     labels = torch.tensor([0, 1, 2])
-    conditional = torch.stack([mode(k)(x[k::3], t[:2]).score for k in range(3)], 1)
+    outputs = [mode(k)(x[k::3], t[:2]) for k in range(3)]
+    conditional = torch.stack([output.score for output in outputs], 1)
+    components = torch.stack([output.components for output in outputs], 1).view(x.shape)
     free = model(x, t).score
     for guidance in (0.0, 1.0, 1.5):
         found = LabelledModel(model, labels, guidance)(x, t)
         expected = torch.lerp(free, conditional.view(x.shape), guidance)
         assert torch.allclose(found.score, expected)
-        assert torch.equal(found.components, LabelledModel(model, labels)(x, t).components)
-
-
-def test_conditional_density_is_that_of_the_class():
-    density, x = density_of(labelled(), 40), normal((3, 1, 4, 4), 3)
-    found = density.conditioned_on(torch.tensor([2, 0, 1])).log_density(x, density.end)
-    exact = torch.cat(
-        [mode(k).log_density(x[i : i + 1], density.end) for i, k in enumerate((2, 0, 1))]
-    )
-    assert (found - exact).abs().max() < 1e-4
+        assert torch.allclose(found.components, components)
 
 
 @pytest.mark.parametrize("sampler", [PFODESampler(20), DPMSampler(30)], ids=["pf_ode", "dpm"])
@@ -163,8 +156,6 @@ def test_early_network_is_trained_on_top_of_a_model(tmp_path):
     assert again.sample(2, labels=[1, 2], guidance=2.0, num_steps=2).shape == (2, 1, 8, 8)
     for call, message in (
         (lambda: again.sample(2, labels=3), "0 to 2"),
-        (lambda: again.sample(2, labels=[0, 1, 2]), "1 to 2 integer labels"),
-        (lambda: again.sample(2, labels=1, guidance=-1.0), "equal to 0"),
         (lambda: again.sample(2, guidance=2.0), "labels"),
         (lambda: first.sample(2, labels=1), "without labels"),
         (lambda: first.classify(levels), "classify"),

@@ -90,19 +90,10 @@ def test_half_precision_network_does_not_overflow():
 
 @pytest.mark.parametrize("path, shape", [(LinearVPPath(c=0.4), IMAGE), (VPPath(c=2.0), (2,))])
 def test_zero_head_is_the_score_of_gaussian_data(path, shape):
-    """And the target of the head has unit variance."""
     t, x = times(path)[1:], normal((6, *shape))
     exact = ExactModel(path, EPS, [[0.0]], [path.c**0.5], stein_channels=1)
-    zero, one = (
-        TimeScoreModel(Constant(7.0, h), path, EPS, stein_channels=shape[0]) for h in (0.0, 1.0)
-    )
-    assert torch.allclose(zero(x, t).score, exact(x, t).score, rtol=1e-9)
-    gain = one(x, t).score - zero(x, t).score
-    for k in (0, 3, 5):
-        sample = exact.sample(t[k].expand(4000), (4000, *shape), seed=k)
-        residual = path.conditional_score(sample) - exact(sample.xt, sample.t).score
-        target = residual / gain[k].flatten()[0]
-        assert z_score(target.square().flatten(1).mean(1), 1.0) < 4
+    model = TimeScoreModel(Constant(7.0, 0.0), path, EPS, stein_channels=shape[0])
+    assert torch.allclose(model(x, t).score, exact(x, t).score, rtol=1e-9)
 
 
 def test_head_is_the_last_channels():
@@ -218,9 +209,6 @@ def test_ctsm_m_gradient_matches_closed_form(path):
         expected = gain * (out.components - target)
         tolerance = {"rtol": 1e-4, "atol": 1e-6 * float(expected.abs().max())}
         assert torch.allclose(gradient, expected, **tolerance)
-        w = out.variance
-        value = (gain.square() * (w - (w - gradient / gain.square()) * w.log()))[:, 0]
-        assert torch.allclose(found, value, rtol=1e-6, atol=1e-6 * float(value.abs().max()))
 
 
 def test_invalid_settings_are_reported():
@@ -228,13 +216,6 @@ def test_invalid_settings_are_reported():
     wide = TimeScoreModel(Constant(0.0, 0.0), path, EPS, "moments", stein_channels=3)
     cases = [
         (lambda: TimeScoreModel(Constant(0.0), path, EPS, "unit"), "choose one of"),
-        (lambda: TimeScoreModel(Constant(0.0), path, EPS, time_input="day"), "choose one of"),
-        (
-            lambda: TimeScoreModel(
-                Constant(0.0), PATHS["bridge"], EPS, "moments", "arc_length", 1
-            ),
-            "SchrodingerBridgePath",
-        ),
         (lambda: TimeScoreModel(Constant(0.0), path, EPS, "moments"), "needs a Stein head"),
         (lambda: wide(normal((2, 2)), t), "variance of shape"),
     ]

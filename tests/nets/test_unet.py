@@ -96,7 +96,6 @@ def test_max_resolutions_of_an_image(size, most):
         ({"attention_levels": (2,)}, "between 0 and 1"),
         ({"attention_levels": (1,), "num_heads": 3}, "num_heads 3"),
         ({"attention_levels": (0,), "block_out_channels": (8, 48)}, "with attention"),
-        ({"attention_levels": (1,), "num_heads": 128}, "num_heads 128"),
     ],
 )
 def test_invalid_sizes_are_reported(settings, message):
