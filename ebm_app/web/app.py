@@ -37,7 +37,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
             with gr.Tab("Mutual information") as information_tab:
                 information.build(app, seed)
             with gr.Tab("Diagnostics") as diagnostics_tab:
-                diagnostics.build(models, model, diagnostics_tab, seed)
+                diagnostics.build(models, model, diagnostics_tab)
         generate.send_on_click(
             grid, model, upload, {tabs: score.TAB, sources: score.UPLOAD}, models
         )

@@ -1,17 +1,11 @@
-"""Diagnostics tab: facts and training curves of a model, and its self-test."""
+"""Diagnostics tab: facts, training curves and recorded self-test of a model."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import gradio as gr
-from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.evaluation.held_out import images_for
-from ebm_app.evaluation.plots import balance_figure
-from ebm_app.evaluation.selftest import Check, iterate_checks, num_reports
-from ebm_app.likelihood import ProbabilityFlowDensity
 from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.utils import METRICS_FILE, RUN_FILE, SELF_TEST_FILE
@@ -20,14 +14,8 @@ from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json, report_damage
 
 from .models import Models, dataset_name, hide_path
-from .runs import AT_ONCE, clear_on, handler, start_and_stop, start_by
-from .shared import plot_box, progress, slider, text_box
-
-SELF_TEST = """### Self-test
-Checks identities that hold for every exact model, on held-out images of the model's data."""
-#: Range and default of the number of held-out images
-SIZES, DEFAULT_IMAGES = (8, 297), 32
-NUM_TIMES, PF_ODE_STEPS = 16, 20
+from .runs import AT_ONCE, handler
+from .shared import plot_box
 
 
 def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str, Any]]:
@@ -77,40 +65,14 @@ def self_test_facts(folder: Path) -> dict[str, str]:
         return {}
     with report_damage(path):
         figures = read_json(path)["figures"]
-        checks = [Check(**check) for check in figures["checks"]]
-        return {"self-test": f"{summary(checks)}, on {figures['num_images']} held-out images"}
-
-
-def self_test(
-    model: str,
-    num_images: Annotated[int, Ge(SIZES[0]), Le(SIZES[1])],
-    *,
-    models: Models,
-    seed: int,
-) -> Iterator[tuple[Figure | None, str]]:
-    """Run the self-test of a model on held-out images of its data."""
-    ebm = models.load(model)
-    with hide_path(Path(models.data_root), "data"):
-        levels = images_for(ebm.config, ebm.config.dataset, models.data_root).test[:num_images]
-    pf_ode = ProbabilityFlowDensity(num_steps=PF_ODE_STEPS, seed=seed)
-    label = f"{model} · {len(levels)} held-out images · seed {seed}"
-    total = num_reports(NUM_TIMES, len(levels))
-    yield None, f"{progress(0, total)} · {label}"
-    reports = iterate_checks(ebm, levels, NUM_TIMES, pf_ode, seed)
-    for step, (balance, checks) in enumerate(reports, 1):  # noqa: B007 - the last checks are used
-        yield balance_figure(balance), f"{progress(step, total)} · {label}"
-    lines = [f"{summary(checks)} · {label}", *map(Check.describe, checks)]
-    yield balance_figure(balance), "\n".join(lines)
-
-
-def summary(checks: list[Check]) -> str:
-    """Return how many checks passed, and which failed."""
-    failed = [check.name for check in checks if not check.passed]
+        checks, num_images = figures["checks"], figures["num_images"]
+        failed = [check["name"] for check in checks if not check["passed"]]
     text = f"{len(checks) - len(failed)} of {len(checks)} checks passed"
-    return f"{text}, failed: {', '.join(failed)}" if failed else text
+    failures = f", failed: {', '.join(failed)}" if failed else ""
+    return {"self-test": f"{text}{failures}, on {num_images} held-out images"}
 
 
-def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
+def build(models: Models, model: gr.Dropdown, tab: gr.Tab) -> None:
     """Add the tab to the page."""
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
@@ -119,13 +81,6 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
             curves = plot_box("Training curves")
     with gr.Accordion("Configuration", open=False):
         config = gr.JSON(label="Configuration")
-    gr.Markdown(SELF_TEST)
-    num_images = slider(*SIZES, DEFAULT_IMAGES, "Held-out images")
-    buttons = start_and_stop("Run the self-test")
-    text = text_box("Result of the self-test", 6)
-    outputs = [plot_box("Mean time score (0 for an exact model)"), text]
-    fixed = {"models": models, "seed": seed}
-    event = start_by(buttons, self_test, [model, num_images], outputs, fixed, is_public=False)
 
     def show_card(name: str) -> tuple[Any, ...]:
         try:
@@ -133,6 +88,6 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
         except UserError as error:
             return str(error), None, None
 
-    triggers, card = [tab.select, model.change], [facts, curves, config]
-    gr.on(triggers, handler(show_card), model, card, **AT_ONCE)
-    clear_on([model.change], [event], outputs)
+    gr.on(
+        [tab.select, model.change], handler(show_card), model, [facts, curves, config], **AT_ONCE
+    )

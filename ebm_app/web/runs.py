@@ -133,7 +133,6 @@ def start_by(
     outputs: Sequence[Component],
     fixed: dict[str, Any] | None = None,
     lane: str = "long",
-    is_public: bool = True,
 ) -> Dependency:
     """Let the first button start a run and the second one stop it; return the event of the run.
 
@@ -156,7 +155,6 @@ def start_by(
         concurrency_limit=MAX_RUNS,
         show_progress="hidden",  # its estimate ignores the other runs of the lane
         api_name=run.__name__,
-        api_visibility="public" if is_public else "private",
     )
     # the queue is full; all other failures have replaced the text
     event.failure(lambda t: NOT_STARTED if t == WAITING else gr.skip(), text, text, **AT_ONCE)
