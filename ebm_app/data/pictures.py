@@ -23,11 +23,11 @@ FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 
 
-def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
-    """Read a file in mode L (grey) or RGB, or RGBA for transparent images if ``keep_alpha``.
+def read_image(path: Path) -> Image.Image:
+    """Read a file in mode L (grey) or RGB.
 
     Raises:
-        UserError: naming the file, if it is not a readable 8-bit grey or RGB image.
+        UserError: naming the file, if it is not a readable, opaque 8-bit grey or RGB image.
     """
     try:
         with warnings.catch_warnings():
@@ -49,18 +49,16 @@ def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
         raise UserError(f"The image '{path}' has several frames. Save each one as its own file.")
     if sixteen_bit:
         raise UserError(f"The image '{path}' has more than 8 bits per channel. Save it as 8-bit.")
-    return to_grey_or_rgb(image, str(path), keep_alpha)
+    return to_grey_or_rgb(image, str(path))
 
 
-def to_grey_or_rgb(image: Image.Image, path: str, keep_alpha: bool = False) -> Image.Image:
-    """Convert an image to mode L or RGB, or RGBA as in ``read_image``."""
+def to_grey_or_rgb(image: Image.Image, path: str) -> Image.Image:
+    """Convert an opaque image to mode L or RGB."""
     if image.mode[0] in "IF":
         raise UserError(f"The image '{path}' has more than 8 bits per channel. Save it as 8-bit.")
     if image.mode not in MODES:
         raise UserError(f"The image '{path}' has mode {image.mode}. Save it as grey or RGB.")
     if image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255:
-        if keep_alpha:
-            return image.convert("RGBA")
         raise UserError(f"The image '{path}' is transparent. Save it without an alpha channel.")
     image.info.pop("transparency", None)
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")

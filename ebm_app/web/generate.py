@@ -21,16 +21,7 @@ from ebm_app.utils.registry import choose
 
 from .models import Models
 from .runs import AT_ONCE, Upload, handler, start_and_stop, start_by
-from .shared import (
-    MAX_SEED,
-    Seed,
-    picture,
-    progress,
-    render,
-    seed_box,
-    slider,
-    text_box,
-)
+from .shared import MAX_SEED, Seed, picture, progress, render, seed_box, slider, text_box
 
 MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
 Guidance = Annotated[float, Ge(0), Le(MAX_GUIDANCE)]

@@ -8,6 +8,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 from PIL import Image
+from torch import Tensor
 
 from ebm_app.data.levels import to_display
 from ebm_app.evaluation.held_out import examples
@@ -19,7 +20,7 @@ from ebm_app.utils.tensors import standard_error
 from .models import Models
 from .runs import AT_ONCE, Upload, clear_on, start_by
 from .shared import picture, plot_box, render, slider, text_box
-from .uploads import Prepared, black_canvas, read_drawing, read_upload
+from .uploads import black_canvas, read_drawing, read_upload
 
 MAX_REPEATS = 64
 Repeats = Annotated[int, Ge(2), Le(MAX_REPEATS)]
@@ -34,7 +35,11 @@ NO_DETECTOR = (
 ROWS, COLUMNS = ("upper", "", "lower"), ("left", "", "right")
 #: Ids of this tab and of its tab for uploads
 TAB, UPLOAD = "score", "upload"
-FORMATS = "PNG, JPEG, WebP, BMP or TIFF, 8 bits per channel, one frame."
+FORMATS = (
+    "PNG, JPEG, WebP, BMP or TIFF, 8 bits per channel, one frame. The largest centred crop with "
+    "the model's aspect ratio is averaged and rounded to the model's pixels. The bundled models "
+    "expect one light digit on black."
+)
 
 
 class ScoreOutputs(NamedTuple):
@@ -55,7 +60,6 @@ def score(
     model: str,
     image: Upload | None,
     repeats: Repeats,
-    as_it_is: bool = False,
     *,
     models: Models,
     seed: int,
@@ -63,11 +67,10 @@ def score(
     """Test whether an image file is unusual, and compute its likelihood.
 
     Returns the image as the model sees it, the answer, a map of the unusual regions beside the
-    nearest held-out images, the class probabilities, and the metrics. For models of digits, the
-    digit is cut out of a photograph first, unless ``as_it_is`` is set.
+    nearest held-out images, the class probabilities, and the metrics.
     """
-    prepared = read_upload(image, models.load(model).config, as_it_is)
-    yield from score_image(models, model, prepared, repeats, seed)
+    pixels, note = read_upload(image, models.load(model).config)
+    yield from score_image(models, model, pixels, repeats, seed, note)
 
 
 def score_drawing(
@@ -80,16 +83,16 @@ def score_drawing(
 ) -> Iterator[ScoreOutputs]:
     """Test whether a drawing of light strokes on black is unusual, and compute its likelihood.
     Returns the same as /score."""
-    prepared = read_drawing(drawing, models.load(model).config)
-    yield from score_image(models, model, prepared, repeats, seed)
+    pixels = read_drawing(drawing, models.load(model).config)
+    yield from score_image(models, model, pixels, repeats, seed)
 
 
 def score_image(
-    models: Models, model: str, prepared: Prepared, repeats: int, seed: int
+    models: Models, model: str, image: Tensor, repeats: int, seed: int, note: str = ""
 ) -> Iterator[ScoreOutputs]:
-    """Yield the image, then the answer of the detector, then the likelihood by the model's default
-    estimator, averaged over ``repeats`` dequantisation draws."""
-    ebm, image = models.load(model), prepared.image
+    """Yield the image, then the answer of the detector and a note, then the likelihood by the
+    model's default estimator, averaged over ``repeats`` dequantisation draws."""
+    ebm = models.load(model)
     outputs = ScoreOutputs(render(image, 256), "Computing")
     yield outputs
     metrics: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "most_unusual", "class"))
@@ -106,7 +109,7 @@ def score_image(
         classes = {str(label): p for label, p in enumerate(probabilities)}
         outputs = outputs._replace(classes=classes)
     metrics["answer"] = answer_of(metrics)
-    lines = [metrics["answer"], *prepared.notes]
+    lines = [metrics["answer"], *filter(None, [note])]
     yield outputs._replace(answer="\n".join(lines))
     estimator = ebm.default_estimator
     draws = ebm.likelihood(image.expand(repeats, -1, -1, -1), estimator=estimator, seed=seed)
@@ -118,7 +121,7 @@ def score_image(
         "num_dims": image.numel(),
         "repeats": repeats,
         "nfe": draws.nfe,
-        "notes": list(prepared.notes),
+        "note": note,
     }
     bits = "{bits_per_dim:.3f} ± {bits_error:.3f} bits per dim".format_map(metrics)
     lines.append(f"{bits}, by {estimator}: {ESTIMATORS[estimator].note}")
@@ -177,6 +180,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
             with sources, gr.Tab("Upload", id=UPLOAD):
                 upload = gr.Image(
                     label="Image",
+                    format="png",
                     type="filepath",
                     image_mode=None,
                     sources=["upload", "clipboard"],
@@ -186,10 +190,6 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
                 )
                 start_upload = gr.Button("Score the image", variant="primary")
                 select_example = add_examples(upload, model, models)
-                as_it_is = gr.Checkbox(
-                    label="Do not cut out the digit",
-                    info="by default, a digit on paper is cut out, inverted and centred",
-                )
                 gr.Markdown(FORMATS)
             stop = gr.Button("Stop", interactive=False)
         with gr.Column():
@@ -212,12 +212,12 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     events = [
         start_by([start, stop, other], run, inputs, outputs, fixed, "quick")
         for start, other, run, inputs in (
-            (start_upload, start_drawing, score, [model, upload, repeats, as_it_is]),
+            (start_upload, start_drawing, score, [model, upload, repeats]),
             (start_drawing, start_upload, score_drawing, [model, drawing, repeats]),
         )
     ]
     # actions of the visitor only: change events may arrive after the next press of the button
-    actions = [upload.upload, upload.clear, select_example, as_it_is.input]
+    actions = [upload.upload, upload.clear, select_example]
     clear_on([*actions, model.change], events, outputs)
     return upload, sources
 

@@ -177,9 +177,6 @@ def build(seed: int, device: str) -> None:
             gr.update(visible=PAIRS[problem].dim == 2),
         ]
 
-    def reset(problem: str) -> list[Any]:
-        return [plot_pair(PAIRS[problem]), "", None, None]
-
     inputs = [problem, path, method, rate, iterations, seeds]
     event = start_by(buttons, toy, inputs, outputs, {"device": device})
     problem.change(select, problem, [path, plane], **AT_ONCE)
