@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import digit, error_of, pixels, save_digit
+from conftest import digit, pixels, save_digit
 
 from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.data.images import load_images
@@ -85,8 +85,3 @@ def test_quadrature_error_does_not_shrink_with_draws(models):
     found = score.mean_likelihood(integral, "time_integral", 64)
     assert found["log_prob_error"] == pytest.approx(np.hypot(spread, numerical)) and numerical > 0
     assert found["bits_error"] == pytest.approx(found["log_prob_error"] / (64 * np.log(2)))
-
-
-def test_missing_image_is_refused(models):
-    run = score.score("grey", None, 2, models=models, seed=0)
-    assert "image" in error_of(list, run)
