@@ -127,14 +127,13 @@ class PretrainedModel(nn.Module):
         write_tensors(folder / WEIGHTS_FILE, self.state_dict())
         write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})
 
-    def push_to_hub(self, repository: str, private: bool = False, **card: Any) -> str:
+    def push_to_hub(self, repository: str, private: bool = False) -> str:
         """Upload the model with a card to the Hugging Face hub, and return the URL of the commit.
         The repository is created if it does not exist.
 
         Args:
             repository: "owner/name", the argument of ``from_pretrained``.
             private: whether a new repository is private.
-            card: ``license`` and ``bits_per_dim`` of ``model_card``.
 
         Raises:
             UserError: if the hub refuses, for instance without a login.
@@ -144,7 +143,7 @@ class PretrainedModel(nn.Module):
         api = HfApi()
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            text = model_card(repository, type(self).__name__, self.config, **card)
+            text = model_card(repository, type(self).__name__, self.config)
             (Path(folder) / CARD_FILE).write_text(text, encoding="utf-8")
             try:
                 api.create_repo(repository, private=private, exist_ok=True)
@@ -160,13 +159,7 @@ class PretrainedModel(nn.Module):
         return commit.commit_url
 
 
-def model_card(
-    repository: str,
-    kind: str,
-    config: Any,
-    license: str | None = None,
-    bits_per_dim: float | None = None,
-) -> str:
+def model_card(repository: str, kind: str, config: Any) -> str:
     """Return the README.md of a repository, with the YAML header that the hub reads.
 
     >>> from ebm_app import EBM
@@ -178,22 +171,15 @@ def model_card(
         repository: "owner/name".
         kind: class that loads the model.
         config: configuration of the model.
-        license: identifier on the hub, such as "mit".
-        bits_per_dim: on held-out images.
     """
-    from huggingface_hub import EvalResult, ModelCardData  # network code, imported only when used
+    from huggingface_hub import ModelCardData  # network code, imported only when used
 
     name, dataset = repository.rpartition("/")[2], config.dataset.partition(":")[0]
-    task = {"task_type": "unconditional-image-generation", "metric_type": "bits_per_dim"}
-    data = {"dataset_type": dataset, "dataset_name": dataset, "metric_value": bits_per_dim}
     yaml = ModelCardData(
         library_name="ebm_app",
         pipeline_tag="unconditional-image-generation",
         tags=["energy-based-model", "density-estimation", "time-score-matching"],
         datasets=[dataset],
-        license=license,
-        model_name=name if bits_per_dim is not None else None,
-        eval_results=[EvalResult(**task, **data)] if bits_per_dim is not None else None,
     )
     shape = " × ".join(map(str, config.image_shape))
     words = {"name": name, "dataset": dataset, "shape": shape, "kind": kind}
