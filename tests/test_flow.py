@@ -138,23 +138,20 @@ def test_incompatible_flows_are_reported(folders):
     assert "flow" in error_of(EBM.from_pretrained, folders / "copula")
 
 
-@pytest.mark.slow
-def test_spline_flow_resumes_exactly(tmp_path, image_folder, script, capsys):
+@pytest.mark.process
+def test_spline_flow_resumes_exactly(tmp_path, image_folder, script):
     main, runs = script("train/flow.py").main, (tmp_path / "whole", tmp_path / "part")
     flags = f"--dataset folder:{image_folder} --flow spline"
     flags += " --max_train_steps 4 --checkpointing_steps 2 --validation_steps 2 --logging_steps 1"
-    flags += " --train_batch_size 4 --validation_images 4 --num_preview_images 4 --device cpu"
+    flags += " --train_batch_size 4 --validation_images 4 --device cpu"
     assert run_script(main, [*flags.split(), "--output_dir", str(runs[0])]) == 0
     shutil.copytree(*runs)
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert figures["steps"] == 4 and math.isfinite(figures["bits_per_dim"])
     shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
     resume = ["--output_dir", str(runs[1]), "--resume_from_checkpoint", "latest"]
     assert run_script(main, [*flags.split(), *resume]) == 0
     whole, part = (load_file(run / "checkpoint-4" / "model.safetensors") for run in runs)
     assert whole.keys() == part.keys() and any("conditioner" in name for name in whole)
     assert all(torch.equal(whole[name], part[name]) for name in whole)
-    assert (runs[0] / "previews" / "step-000004.png").exists()
 
 
 def smooth_images(num, seed):
@@ -165,7 +162,7 @@ def smooth_images(num, seed):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "copula", "spline"])
-@pytest.mark.parametrize("num", [3, 8, 20])
+@pytest.mark.parametrize("num", [3, 20])
 def test_few_images_cost_at_most_one_bit_more_than_uniform(kind, num):
     """Their covariance is singular, and most levels are never seen."""
     flow = Flow(FlowConfig("smooth", (1, 8, 8), 256, kind))

@@ -75,8 +75,7 @@ def test_components_sum_and_two_draws_have_no_error(draws):
     assert VariationalBound()(density_of(model), x, 0.9).nfe == 64
 
 
-@pytest.mark.parametrize("draws", [3, 5])
-def test_control_variate_is_unbiased_and_reduces_noise(draws):
+def test_control_variate_is_unbiased_and_reduces_noise():
     """Also with a wrong variance; with the right one the error at least halves. Without one, the
     residual of the reference is the guess."""
 
@@ -90,7 +89,7 @@ def test_control_variate_is_unbiased_and_reduces_noise(draws):
     model = Scaled(LinearVPPath(), 1e-4, [[-1.2], [1.2]], (0.1, 0.1), (0.3, 0.7), 1)
     model.means = model.means.expand(2, 16)
     x = model.data((300, 16))
-    density, bound = density_of(model), VariationalBound(num_draws=draws, num_nodes=24)
+    density, bound = density_of(model), VariationalBound(num_draws=3, num_nodes=24)
     wrong, exact = bound(density, x, 0.99), model.log_density(x, 0.99)
     plain = bound(SteinHeadDensity(model), x, 0.99)
     model.factor = 1.0

@@ -7,8 +7,6 @@ import torch
 from exact import F64, ExactBridge, ExactModel, normal, two_modes, z_score
 
 from ebm_app.likelihood import (
-    ALIASES,
-    ESTIMATORS,
     PathIntegral,
     ProbabilityFlowDensity,
     TimeIntegral,
@@ -130,11 +128,11 @@ def test_values_depend_on_point_and_seed_only(name):
     estimator = QUICK[name]
     whole = estimator(density, x, 0.9)
     tolerance = 1e-4 if name == "rk45" else 1e-10
-    for part in (slice(1, 2), torch.tensor([3, 0])):
-        found = estimator(density, x[part], 0.9)
-        assert torch.allclose(found.value, whole.value[part], rtol=0, atol=tolerance)
-        if name != "rk45":
-            assert torch.allclose(found.error, whole.error[part], rtol=1e-6, atol=1e-9)
+    part = torch.tensor([3, 0])
+    found = estimator(density, x[part], 0.9)
+    assert torch.allclose(found.value, whole.value[part], rtol=0, atol=tolerance)
+    if name != "rk45":
+        assert torch.allclose(found.error, whole.error[part], rtol=1e-6, atol=1e-9)
     if name in ("path_integral", "probability_flow", "elbo"):
         other = dataclasses.replace(estimator, seed=1)(density, x, 0.9)
         assert (other.value != whole.value).all()
@@ -164,13 +162,10 @@ def test_estimators_are_built_by_name():
     assert make_estimator("probability_flow", {"num_steps": 7}, 5) == flow
     assert make_estimator("pf_ode", {"num_steps": 7}, 5) == flow
     assert make_estimator("paper", {}) == TimeIntegral("rk45")
-    assert {new for new, _ in ALIASES.values()} < set(ESTIMATORS)
     assert make_estimator("elbo", {"seed": 6}, 5) == VariationalBound(seed=6)
     assert make_estimator(QUICK["elbo"], {}, 5) is QUICK["elbo"]
     with pytest.raises(UserError, match="estimator time_integral 'num_probes'"):
         make_estimator("ratio", {"num_probes": 2})
-    normalised = {name for name, kind in ESTIMATORS.items() if kind.normalised}
-    assert normalised == {"probability_flow", "elbo", "discrete"}
 
 
 def test_two_sided_paths_have_no_log_density():

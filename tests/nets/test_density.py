@@ -138,14 +138,3 @@ def test_wrong_integrators_and_nodes_are_reported():
         density_of(model).log_ratio(normal((2, 2)), integrator="euler")
     with pytest.raises(UserError, match="num_nodes: must be greater than or equal to 3"):
         density_of(model, num_nodes=2)
-
-
-def test_float32_points_give_float64_values():
-    model = gaussian(LinearVPPath(), eps=1e-3)
-    density, x = density_of(model), points(model, (1, 8, 8))
-    rough = density.log_ratio(x.float())
-    assert rough.value.dtype == rough.components.dtype == F64
-    assert torch.allclose(rough.value, density.log_ratio(x).value, rtol=1e-4, atol=1e-3)
-    score = density.score(x.float(), density.end)
-    assert density.log_density(x.float(), 0.9).dtype == F64 and score.dtype == torch.float32
-    assert torch.allclose(score.double(), density.score(x, density.end), rtol=1e-3, atol=1e-3)
