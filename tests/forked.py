@@ -49,14 +49,6 @@ def run(
     return {process.exitcode for process in processes}
 
 
-def start(path: str, flags: Sequence[object], output: Path) -> multiprocessing.Process:
-    """A script that runs on in a process of its own, whose prints go to the file ``output``."""
-    given = (path, [str(flag) for flag in flags], output, (0, 1), "", (0, 0), "step")
-    process = CONTEXT.Process(target=_work, args=given)
-    process.start()
-    return process
-
-
 def _work(
     path: str,
     flags: list[str],

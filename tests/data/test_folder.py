@@ -1,6 +1,7 @@
 """Folders of image files: splits, labels, formats, and files that cannot be used."""
 
 import io
+import os
 import struct
 import zlib
 
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import error_of, save_picture
-from irregular import put_irregular
 from PIL import Image
 
 from ebm_app.data.images import load_images
@@ -140,25 +140,21 @@ def encoded(image, kind="png", **options):
     return file.getvalue()
 
 
-def png_chunk(kind, data):
-    check = zlib.crc32(kind + data).to_bytes(4, "big")
-    return len(data).to_bytes(4, "big") + kind + data + check
-
-
 GREY = Image.new("L", (6, 5), 7)
 #: A 16-bit PNG, whose colours Pillow converts to 8 bits
-DEEP = encoded(Image.new("RGB", (6, 5)))[:8] + png_chunk(
-    b"IHDR", struct.pack(">IIBBBBB", 6, 5, 16, 2, 0, 0, 0)
-)
-DEEP += png_chunk(b"IDAT", zlib.compress((b"\0" + bytes(6 * 6)) * 5)) + png_chunk(b"IEND", b"")
+DEEP = encoded(Image.new("RGB", (6, 5)))[:8]
+for kind, data in (
+    (b"IHDR", struct.pack(">IIBBBBB", 6, 5, 16, 2, 0, 0, 0)),
+    (b"IDAT", zlib.compress((b"\0" + bytes(6 * 6)) * 5)),
+    (b"IEND", b""),
+):
+    DEEP += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 BAD_FILES = {
-    "no image": (b"text", "Cannot read"),
     "empty": (b"", "Cannot read"),
     "truncated": (encoded(noise_image((60, 50), 1, 0))[:-500], "Cannot read"),
     "gif in disguise": (encoded(GREY, "gif"), "Cannot read"),
     "16-bit grey": (encoded(Image.fromarray(np.zeros((5, 6), np.uint16))), "8 bits"),
     "16-bit colour": (DEEP, "8 bits"),
-    "float": (encoded(Image.new("F", (6, 5)), "tiff"), "8 bits"),
     "cmyk": (encoded(Image.new("CMYK", (6, 5)), "jpeg"), "CMYK"),
     "alpha": (encoded(Image.new("RGBA", (6, 5), (1, 2, 3, 254))), "transparent"),
     "grey key": (encoded(GREY, transparency=7), "transparent"),
@@ -173,10 +169,10 @@ def test_unusable_file_is_named(tmp_path, content, reason):
     assert "bad one.png" in message and reason in message
 
 
-def test_irregular_file_is_named_without_blocking(tmp_path, monkeypatch):
+def test_irregular_file_is_named_without_blocking(tmp_path):
     fill(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    for kind in ("fifo", "socket", "device", "broken", "circle"):
-        put_irregular(tmp_path / "zz.png", kind)
+    file = tmp_path / "zz.png"
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(file)
         assert "zz.png" in error_of(load_folder, tmp_path)
-        (tmp_path / "zz.png").unlink()
+        file.unlink()

@@ -9,26 +9,17 @@ import torch
 from conftest import error_of, write_idx, write_mnist
 from torchvision import datasets
 
-from ebm_app.data.images import DATASETS, ImageData, load_images
+from ebm_app.data.images import DATASETS, load_images
 
 SPLITS = ("train", "validation", "test")
 
 
-@pytest.fixture(params=[("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")], ids=lambda p: p[0])
-def mnist(request, tmp_path):
-    """Return (name, data root, raw folder) of 30 + 5 images."""
-    name, class_name = request.param
-    raw = tmp_path / class_name / "raw"
+@pytest.fixture
+def mnist(tmp_path):
+    """Return (data root, raw folder) of 30 + 5 images."""
+    raw = tmp_path / "MNIST" / "raw"
     write_mnist(raw, (30, 5))
-    return name, tmp_path, raw
-
-
-def test_splits_are_chosen_by_name():
-    levels = torch.zeros(4, 3, 2, 5, dtype=torch.uint8)
-    data = ImageData("x", 2, levels, levels[:2], levels[:1])
-    assert data.image_shape == (3, 2, 5)
-    assert [len(data.split(s)) for s in SPLITS] == [4, 2, 1]
-    assert all(name in error_of(data.split, "valid") for name in ("'valid'", *SPLITS))
+    return tmp_path, raw
 
 
 def test_digits_have_fixed_splits():
@@ -40,14 +31,14 @@ def test_digits_have_fixed_splits():
     found = torch.cat([data.split(s) for s in SPLITS]).flatten(1).numpy()
     order = np.random.RandomState(0).permutation(1797)
     assert order[0] == 1081  # the same in every version of numpy
+    assert all(name in error_of(data.split, "valid") for name in ("'valid'", *SPLITS))
     assert np.array_equal(found, load_digits().images.reshape(1797, -1)[order])
     assert np.array_equal(torch.cat(data.labels), load_digits().target[order])
 
 
 def test_mnist_holds_out_the_last_sixth(mnist):
-    name, root, _ = mnist
-    data = load_images(name, root)
-    assert data.num_levels == 256 and data.image_shape == (1, 28, 28) and data.name == name
+    data = load_images("mnist", mnist[0])
+    assert data.num_levels == 256 and data.image_shape == (1, 28, 28) and data.name == "mnist"
     expected = list(range(25)), list(range(25, 30)), list(range(5))
     for split, kinds, values in zip(SPLITS, data.labels, expected, strict=True):
         assert data.split(split)[:, 0, 0, 0].tolist() == values
@@ -55,9 +46,9 @@ def test_mnist_holds_out_the_last_sixth(mnist):
 
 
 def test_missing_files_are_named(mnist):
-    name, root, raw = mnist
+    root, raw = mnist
     (raw / "t10k-labels-idx1-ubyte").unlink()
-    message = error_of(load_images, name, root)
+    message = error_of(load_images, "mnist", root)
     for part in (str(raw), str(root), "--data_root", "--download", "t10k-labels", "uncompressed"):
         assert part in message
     assert "train-labels" not in message
@@ -67,22 +58,20 @@ def test_missing_files_are_named(mnist):
     "file, content",
     [
         ("train-images-idx3-ubyte", b""),
-        ("train-images-idx3-ubyte", b"\x1f\x8b\x08\x00compressed"),
-        ("train-images-idx3-ubyte", np.zeros((5, 28, 28), np.uint8)),
         ("train-images-idx3-ubyte", np.zeros((9, 8, 8), np.uint8)),
         ("t10k-labels-idx1-ubyte", np.zeros(2, np.uint8)),
     ],
-    ids=["empty", "gzip", "too few", "another size", "too few labels"],
+    ids=["empty", "another size", "too few labels"],
 )
 def test_damaged_mnist_is_a_user_error(mnist, file, content):
-    name, root, raw = mnist
+    root, raw = mnist
     write = write_idx if isinstance(content, np.ndarray) else type(raw).write_bytes
     write(raw / file, content)
-    message = error_of(load_images, name, root, download=True)
-    assert name in message and str(raw) in message and "truncated" in message
+    message = error_of(load_images, "mnist", root, download=True)
+    assert "mnist" in message and str(raw) in message and "truncated" in message
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+@pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
 def test_downloads_only_on_request(name, tmp_path, monkeypatch):
     asked = []
 

@@ -69,10 +69,8 @@ OBJECTIVES = {
 }
 CASES = {
     "linear": (gaussian, LinearVPPath()),
-    "mixture c": (mixture, LinearVPPath(c=0.5)),
     "mixture vp": (mixture, VPPath()),
-    "bridge": (bridge, SchrodingerBridgePath()),
-    "bridge 2": (bridge, SchrodingerBridgePath(sigma=0.7, c=2.0)),
+    "bridge": (bridge, SchrodingerBridgePath(sigma=0.7, c=2.0)),
 }
 
 

@@ -1,9 +1,7 @@
 """Time samplers: draws follow the stated density, and weights make averages uniform."""
 
-import math
 from functools import lru_cache
 
-import numpy as np
 import pytest
 import torch
 from exact import F64, SinePath, generator
@@ -65,21 +63,6 @@ def test_transform_inverts_the_distribution_function(make, path):
     assert t[0].item() == sampler.start
     assert t[-1].item() == pytest.approx(sampler.end, rel=1e-14)
     assert (cdf - u).abs().max() < 1e-6
-
-
-@every_case
-def test_weighted_averages_are_uniform(make, path):
-    sampler = make(path, 1e-5)
-    t0, t1 = path.interval(1e-5)
-    ends = sampler.transform(torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=F64))
-    t, weight = sample = sampler.transform(uniform_numbers(NUM, generator(3)))
-    for times in (sampler.sample(NUM, generator(2)), sample, ends):
-        assert t0 <= times.t.min() and times.t.max() <= t1 and (times.weight > 0).all()
-        assert times.t.dtype == times.weight.dtype == F64
-    for function in (np.ones_like, np.square, lambda s: np.cos(9 * s)):
-        mean = quad(function, t0, t1)[0] / (t1 - t0)
-        values = weight * torch.from_numpy(function(t.numpy()))
-        assert (values.mean() - mean).abs() < 4 * values.std() / math.sqrt(NUM) + 1e-12
 
 
 @pytest.mark.parametrize("numbers", [stratified_numbers, uniform_numbers])

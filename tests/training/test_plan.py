@@ -12,8 +12,3 @@ def test_constant_rate_warms_up_and_decays():
     assert rates[15:] == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
     open_ended = Schedule(LoopConfig(**settings, lr_warmup_steps=0, lr_decay_steps=0))
     assert open_ended.learning_rate(0) == open_ended.learning_rate(20) == 1.0
-
-
-def test_every_action_is_due_at_the_end():
-    schedule = Schedule(LoopConfig(max_train_steps=10))
-    assert [step for step in range(1, 11) if schedule.is_due(step, 4)] == [4, 8, 10]

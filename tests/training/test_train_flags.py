@@ -13,21 +13,13 @@ from ebm_app.training.settings import NAMES
 ERRORS = {
     "dataset": (["--dataset", "nist"], "digits.*folder:PATH.*mnist"),
     "space": (["--space", "latent"], "latent.*ambient"),
-    "two-sided path": (["--path", "schrodinger_bridge"], "path"),
     "objective": (["--objective", "nce"], "ctsm, ctsm_m, ctsm_v"),
     "dual with labels": (["--objective", "dual", "--classes", "all"], "classes"),
-    "energy by another": (["--prediction", "energy", "--objective", "ctsm_v"], "--objective dual"),
     "tsm with head": (["--objective", "tsm"], "--stein_factor 0"),
-    "size": (["--block_out_channels", *"88888"], "at most 4"),
     "eps": (["--eps", "0.7"], "eps.*0.5"),
     "ddp": (["--ddp_args", "comm_hook=x"], "'no', 'fp16', 'bf16'"),
-    "no head": (["--prediction", "moments", "--stein_factor", "0"], "Stein head"),
     "decay": (["--lr_decay_steps", "5"], "constant_with_warmup"),
     "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
-    "resume and overwrite": (
-        ["--resume_from_checkpoint", "latest", "--overwrite_output_dir"],
-        "only one",
-    ),
     "no checkpoint": (["--resume_from_checkpoint", "latest"], "no intact checkpoint"),
 }
 

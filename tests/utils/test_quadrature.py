@@ -35,17 +35,11 @@ def test_rules_are_exact_up_to_their_degrees(num):
     assert (rule.weights > 0).all() and (rule.coarse_weights >= 0).all()
 
 
-def cosine(rate, phase):
-    """A cosine, its integral over [-1, 1], and nodes for more than two in a period."""
-    value = (math.sin(rate + phase) - math.sin(phase - rate)) / rate
-    return lambda x: torch.cos(rate * x + phase), value, rate * 3 // 4
-
-
 #: Integrand, its integral over [-1, 1], and the min number of nodes
 SMOOTH = {
     "exp": (torch.exp, math.e - 1 / math.e, 8),
     "runge": (lambda x: 1 / (1 + 25 * x * x), 2 * math.atan(5) / 5, 8),
-    **{f"cos {w} {p}": cosine(w, p) for w in (20, 40) for p in (0, 1)},
+    "cosine": (lambda x: torch.cos(20 * x + 1), math.cos(1) * math.sin(20) / 10, 15),
 }
 
 
@@ -72,7 +66,6 @@ KNOWN = {
         0.0,
         2.0,
     ),
-    "short": (lambda t: SCALES * t, lambda t: SCALES * t**2 / 2, 1.0, 1.0 + 1e-8),
     "empty": (lambda t: SCALES / (t - 0.3), lambda t: 0 * SCALES, 0.3, 0.3),
 }
 
