@@ -26,20 +26,20 @@ def run(
     flags: Sequence[object],
     output: Path,
     num: int = 1,
-    stop: tuple[int, int] = (0, 0),
-    where: str = "step",
+    stop: tuple[str, int, int] | tuple[()] = (),
 ) -> set[int]:
-    """The exit codes of a script run by ``num`` processes, as torchrun would start them.
+    """Return the exit codes of a script run by ``num`` processes, as torchrun would start them.
 
     Args:
-        path: of the script, below the root. output: file to which they print.
-        stop: a step of training in which every process sends itself a signal, and the signal.
-        where: "step", or "validation" of that step.
+        path: of the script, below the root.
+        output: file to which the processes print.
+        stop: method of ``Trainer``, step and signal: before this call of the method, every process
+            sends itself the signal.
     """
     port = str(free_port())
     words = [str(flag) for flag in flags]
-    arguments = [(path, words, output, (k, num), port, stop, where) for k in range(num)]
-    processes = [CONTEXT.Process(target=_work, args=given) for given in arguments]
+    arguments = [(path, words, output, (k, num), port, stop) for k in range(num)]
+    processes = [CONTEXT.Process(target=_work, args=each) for each in arguments]
     for process in processes:
         process.start()
     for process in processes:
@@ -55,8 +55,7 @@ def _work(
     output: Path,
     place: tuple[int, int],
     port: str,
-    stop: tuple[int, int],
-    where: str,
+    stop: tuple[str, int, int] | tuple[()],
 ) -> None:
     for signum in StopSignals.caught:  # who runs the tests may ignore them
         signal.signal(signum, signal.SIG_DFL)
@@ -67,19 +66,16 @@ def _work(
     if num > 1:
         os.environ.update({name: str(value) for name, value in names.items()})
     AcceleratorState._reset_state(reset_partial_state=True)
-    train_step, validate = Trainer.train_step, Trainer._validate
+    if stop:
+        name, step, signum = stop
+        method = getattr(Trainer, name)
 
-    def signalling(trainer: Trainer) -> None:
-        train_step(trainer)
-        if where == "step" and stop[1] and trainer.now.step == stop[0]:
-            os.kill(os.getpid(), stop[1])
+        def stopped(trainer: Trainer) -> None:
+            if trainer.now.step == step:
+                os.kill(os.getpid(), signum)
+            method(trainer)
 
-    def signalling_too(trainer: Trainer) -> None:
-        if where == "validation" and stop[1] and trainer.now.step == stop[0]:
-            os.kill(os.getpid(), stop[1])
-        validate(trainer)
-
-    Trainer.train_step, Trainer._validate = signalling, signalling_too
+        setattr(Trainer, name, stopped)
     with output.open("a", encoding="utf-8") as file, redirect_stdout(file):
         code = run_script(load_script(path).main, flags)
     sys.exit(code)

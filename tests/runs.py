@@ -1,4 +1,4 @@
-"""Small training runs, what stays the same between two of them, and damage to their weights."""
+"""Small training runs, and what stays the same between two of them."""
 
 from pathlib import Path
 
@@ -11,13 +11,6 @@ SMALL |= {"train_batch_size": 4, "validation_images": 4, "validation_repeats": 1
 SMALL |= {"num_preview_images": 0, "logging_steps": 1, "lr_warmup_steps": 2, "ema_decay": 0.9}
 #: Metrics that differ between two identical runs
 SPEEDS = ("images_per_second", "core_seconds")
-#: Damage to a tensor
-DAMAGE = {
-    "nan": lambda value: value * torch.nan,
-    "integers": lambda value: value.to(torch.int64),
-    "empty": lambda value: value.flatten()[:0],
-    "other shape": lambda value: value[None],
-}
 
 
 def without_speeds(rows: list[dict[str, float]]) -> list[dict[str, float]]:

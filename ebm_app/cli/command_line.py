@@ -28,7 +28,7 @@ from tyro.conf import Positional
 from ebm_app.utils.errors import Interrupted, UserError, user_message
 from ebm_app.utils.fields import Seed, configuration, setting, user_errors
 from ebm_app.utils.output import lasting_terminal
-from ebm_app.utils.registry import import_extension, import_plugins
+from ebm_app.utils.registry import import_extension
 
 T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
@@ -88,7 +88,6 @@ def parse(
     importer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     importer.add_argument("--import", dest="modules", action="append", default=[])
     extensions, words = importer.parse_known_args(words)
-    import_plugins()
     for module in extensions.modules:
         import_extension(module)
     is_short = ADVANCED not in words and any(word in ("-h", "--help") for word in words)

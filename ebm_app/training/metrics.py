@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from accelerate import Accelerator
 
 from ebm_app.config import LoopConfig
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = dict[str, float | None]
-#: Name of the CPU seconds that the steps took so far, over all processes
-CORE_SECONDS = "core_seconds"
 
 
 class MetricsLog:
@@ -67,23 +64,19 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def training_figure(rows: list[Row]) -> "Figure":
-    """Plot the training and validation loss against the step, and the validation bits per dim
-    against the CPU seconds of the steps, as far as the metrics hold them."""
+    """Plot the training and validation loss, and the validation bits per dim, against the step."""
     from matplotlib.figure import Figure  # slow to import, and an optional dependency
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     names = list(dict.fromkeys(name for row in rows for name in row))
     bits = [name for name in names if name.endswith("bits_per_dim")]
     panels = {"loss": ["loss", "validation_loss"], "validation bits per dim": bits}
-    cost = [(row["step"], row[CORE_SECONDS]) for row in rows if CORE_SECONDS in row]
     for axes, (label, shown) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        has_cost = bool(cost) and shown is bits
         for name in (name for name in names if name in shown):
             points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
             steps, values = zip(*points, strict=True)
-            x = np.interp(steps, *zip(*cost, strict=True)) if has_cost else steps
-            axes.plot(x, values, ".-", label=name.replace("_", " "))
-        axes.set(xlabel="core seconds" if has_cost else "step", ylabel=label)
+            axes.plot(steps, values, ".-", label=name.replace("_", " "))
+        axes.set(xlabel="step", ylabel=label)
         if axes.lines:
             axes.legend()
     return figure

@@ -1,6 +1,6 @@
 """Registries: dicts from names to classes, from which settings choose by name.
 
-Users extend them by modules that ``--import`` names, or by plugins (docs/extending.md).
+Users extend them by modules that ``--import`` names (docs/extending.md).
 """
 
 import dataclasses
@@ -8,9 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from ebm_app.utils.errors import UserError, shorten
@@ -34,24 +32,14 @@ def import_extension(module: str) -> None:
         raise UserError(f"--import {shorten(module)}: no module named {error.name}.") from None
 
 
-@cache
-def import_plugins() -> None:
-    """Import the plugins: entry points of installed packages in the group "ebm_app"."""
-    for plugin in entry_points(group="ebm_app"):
-        plugin.load()
-
-
 def choose(kind: str, name: str, options: Iterable[str]) -> str:
     """Return ``name`` if it is one of ``options``.
 
     Raises:
         UserError: listing the options, where ``kind`` is what they are, such as "sampler".
     """
-    is_name = isinstance(name, str)
-    if is_name and name not in options:
-        import_plugins()
     names = sorted(options)
-    if not is_name or name not in names:
+    if not isinstance(name, str) or name not in names:
         raise UserError(
             f"unknown {kind} '{shorten(name)}': choose one of {', '.join(names) or 'none'}"
         )

@@ -11,7 +11,7 @@ from ebm_app import EBM
 from ebm_app.cli.__main__ import ALIASES, COMMANDS, main
 from ebm_app.paths import PATHS
 from ebm_app.utils.errors import user_message
-from ebm_app.utils.registry import import_extension, import_plugins
+from ebm_app.utils.registry import import_extension
 
 MODULE = """
 from ebm_app.paths import PATHS, LinearVPPath
@@ -56,11 +56,6 @@ def test_module_of_the_user_extends_every_command(ebm, monkeypatch, capsys, tmp_
         del PATHS["mine"], sys.modules["my_paths"]
         assert ebm(*sample) == 2 and "'mine'" in capsys.readouterr().err
         assert ebm(*sample, "--import", "my_paths") == 0
-        del PATHS["mine"], sys.modules["my_paths"]
-        (tmp_path / "mine-1.dist-info").mkdir()
-        (tmp_path / "mine-1.dist-info/entry_points.txt").write_text("[ebm_app]\nmine = my_paths")
-        import_plugins.cache_clear()
-        assert EBM.from_pretrained(tmp_path / "model").config == model.config
     finally:
         PATHS.pop("mine", None)
 

@@ -14,7 +14,6 @@ from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.settings import record_settings, resolve
 from ebm_app.utils.errors import UserError
-from runs import DAMAGE
 
 IMAGE = (1, 8, 8)
 MODELS = {
@@ -46,6 +45,13 @@ TEXTS = {
     "not finite": lambda text: text.replace(b"17", b"NaN"),
     "another version": lambda text: text.replace(b'format_version": 1', b'format_version": 2'),
     "another kind": lambda text: text.replace(b'"kind": "', b'"kind": "no '),
+}
+#: Damage to a tensor
+DAMAGE = {
+    "nan": lambda value: value * torch.nan,
+    "integers": lambda value: value.to(torch.int64),
+    "empty": lambda value: value.flatten()[:0],
+    "other shape": lambda value: value[None],
 }
 #: Damage to the bytes of model.safetensors
 BYTES = {

@@ -24,18 +24,10 @@ RESUME = ["--resume_from_checkpoint", "latest"]
 def train(image_folder):
     """Train in separate processes; return their exit code."""
 
-    def run(
-        folder: Path,
-        *flags: str,
-        num: int = 1,
-        stop: tuple[int, int] = (0, 0),
-        where: str = "step",
-    ) -> int:
-        data = ["--dataset", f"folder:{image_folder}", "--output_dir", folder]
+    def run(folder: Path, *flags: str, num: int = 1, stop: tuple[str, int, int] = ()) -> int:
+        words = ["--dataset", f"folder:{image_folder}", "--output_dir", folder, *TINY, *STEPS]
         output = folder.with_suffix(".txt")
-        (code,) = forked.run(
-            "train/ebm.py", [*data, *TINY, *STEPS, *flags], output, num, stop, where
-        )
+        (code,) = forked.run("train/ebm.py", [*words, *flags], output, num, stop)
         return code
 
     return run
@@ -44,12 +36,6 @@ def train(image_folder):
 def outcome(folder: Path) -> tuple[dict, list]:
     state = load_file(folder / "checkpoint-12" / "state" / "trainer.safetensors")
     return state, without_speeds(read_metrics(folder / "metrics.jsonl"))
-
-
-def assert_equal_runs(a: Path, b: Path) -> None:
-    (tensors_a, rows_a), (tensors_b, rows_b) = outcome(a), outcome(b)
-    assert rows_a == rows_b
-    assert equal_tensors(tensors_a, tensors_b)
 
 
 @pytest.fixture(scope="module")
@@ -64,33 +50,28 @@ def test_stopped_and_killed_run_resumes_bit_for_bit(tmp_path, train, whole_run):
     """SIGINT and SIGTERM save a checkpoint; SIGKILL leaves the last one. An interrupted
     validation is repeated."""
     folder = tmp_path / "run"
-    assert train(folder, *WHOLE, stop=(1, signal.SIGINT)) == 128 + signal.SIGINT
+    stop = ("train_step", 1, signal.SIGINT)
+    assert train(folder, *WHOLE, stop=stop) == 128 + signal.SIGINT
     assert (folder / "checkpoint-2").exists()
-    stop = {"stop": (6, signal.SIGTERM), "where": "validation"}
-    assert train(folder, *WHOLE, *RESUME, **stop) == 128 + signal.SIGTERM
+    stop = ("_validate", 6, signal.SIGTERM)
+    assert train(folder, *WHOLE, *RESUME, stop=stop) == 128 + signal.SIGTERM
     state = read_json(folder / "checkpoint-6" / "state" / "trainer.json")
     assert state["step"] == 6 and state["validated"] == 0
-    assert train(folder, *WHOLE, *RESUME, stop=(9, signal.SIGKILL)) == -signal.SIGKILL
+    stop = ("train_step", 9, signal.SIGKILL)
+    assert train(folder, *WHOLE, *RESUME, stop=stop) == -signal.SIGKILL
     assert read_json(folder / "run.json")["figures"] is None
     assert not (folder / "checkpoint-12").exists()
     assert train(folder, *WHOLE, *RESUME) == 0
-    assert_equal_runs(whole_run, folder)
-
-
-@pytest.mark.slow
-def test_two_stopped_processes_resume_bit_for_bit(tmp_path, train):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert train(whole, num=2) == 0
-    stop = (6, signal.SIGTERM)
-    assert train(folder, num=2, stop=stop, where="validation") == 128 + signal.SIGTERM
-    assert (folder / "checkpoint-6").is_dir()
-    assert train(folder, *RESUME, num=2, stop=(9, signal.SIGKILL)) == -signal.SIGKILL
-    assert train(folder, *RESUME, num=2) == 0
-    assert_equal_runs(whole, folder)
+    (tensors, rows), (whole_tensors, whole_rows) = outcome(folder), outcome(whole_run)
+    assert rows == whole_rows and equal_tensors(tensors, whole_tensors)
 
 
 def test_two_processes_match_one_with_twice_the_batch(tmp_path, train, whole_run):
-    assert train(tmp_path / "2", num=2) == 0
+    """Also if both are stopped and resumed."""
+    stop = ("_validate", 6, signal.SIGTERM)
+    assert train(tmp_path / "2", num=2, stop=stop) == 128 + signal.SIGTERM
+    assert (tmp_path / "2" / "checkpoint-6").is_dir()
+    assert train(tmp_path / "2", *RESUME, num=2) == 0
     (one, lines_one), (two, lines_two) = outcome(whole_run), outcome(tmp_path / "2")
     for a, b in zip(lines_one, lines_two, strict=True):
         assert a.keys() == b.keys()
