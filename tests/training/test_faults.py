@@ -6,31 +6,16 @@ import struct
 
 import pytest
 import torch
+from conftest import GREY
 from safetensors.torch import load_file, save, save_file
 
-from ebm_app.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.settings import record_settings, resolve
 from ebm_app.utils.errors import UserError
 
-IMAGE = (1, 8, 8)
-MODELS = {
-    "latent": (
-        EBM,
-        EBMConfig(
-            dataset="digits",
-            image_shape=IMAGE,
-            num_levels=17,
-            space="gaussian",
-            net_input="x",
-            path=PathConfig("vp", 0.5),
-            net=UNetConfig((8, 16), attention_levels=(1,), num_heads=2),
-        ),
-    ),
-    "spline": (Flow, FlowConfig("digits", IMAGE, 17, "spline")),
-}
+MODELS = {"ebm": (EBM, GREY), "flow": (Flow, FlowConfig("digits", (1, 8, 8), 17, "spline"))}
 #: Values put in place of those of config.json
 VALUES = (
     *(None, True, "", "a\nb", "x" * 300_000, [], {}, [[]], {"a": 1}, ["8"], [-1], [None]),
