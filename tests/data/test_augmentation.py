@@ -7,9 +7,6 @@ import torch
 
 from ebm_app.data.augmentation import AUGMENTATIONS, Affine
 from ebm_app.data.images import load_images
-from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.nets.unet import UNet, UNetConfig
-from ebm_app.paths import LinearVPPath
 from ebm_app.utils.random import RowNoise
 
 
@@ -48,14 +45,3 @@ def test_rotation_shift_and_scale_are_exact(monkeypatch):
     assert torch.equal(shifted[..., :-2], levels[..., 2:])
     flat = torch.full((1, 1, 8, 8), 7, dtype=torch.uint8)
     assert torch.equal(transform(2, math.log(2), monkeypatch, flat), flat)
-
-
-def test_network_reads_the_condition_and_defaults_to_zero():
-    torch.manual_seed(0)
-    net = UNet((1 + 6, 8, 8), 1, UNetConfig((8, 8), norm_num_groups=4))
-    torch.nn.init.normal_(net.unet.conv_out.weight)
-    model = TimeScoreModel(net, LinearVPPath(), 1e-4, condition_dim=6)
-    x, t = torch.randn(2, 1, 8, 8), torch.tensor([0.3, 0.8], dtype=torch.float64)
-    zero = model(x, t, torch.zeros(2, 6)).components
-    assert torch.equal(model(x, t).components, zero)
-    assert not torch.allclose(model(x, t, torch.ones(2, 6)).components, zero, atol=1e-3)

@@ -5,13 +5,13 @@ import pytest
 import torch
 from conftest import error_of
 from PIL import Image
-from runs import SMALL, weights_of
 
 from ebm_app import train
 from ebm_app.data import lazy
 from ebm_app.data.images import ImageData, image_digest, load_images
 from ebm_app.data.lazy import LazyImages
 from ebm_app.data.sources import as_images
+from runs import SMALL, weights_of
 
 PIXELS = np.random.RandomState(0).randint(0, 256, (30, 8, 8, 3)).astype(np.uint8)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
@@ -99,8 +99,6 @@ def test_training_from_disk_equals_training_from_memory(monkeypatch, tmp_path, i
     [
         (np.zeros((4, 3, 8, 3), np.uint8), "channels first or last"),
         ([*PICTURES[:3], PICTURES[0].resize((4, 8))], "'image 3' is 4x8"),
-        ([*PICTURES[:3], PICTURES[0].convert("F")], "'image 3' has more than 8 bits"),
-        (["a", "b"], "images: expected a tensor"),
         (7, "Expected images (N, C, H, W)"),
     ],
 )

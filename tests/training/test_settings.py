@@ -1,4 +1,4 @@
-"""Settings: the recipe, a recorded run and the flags, in increasing order of precedence."""
+"""Settings: the recipe, a recorded run and the flags, in increasing order of precedence; plans."""
 
 import dataclasses
 
@@ -6,9 +6,10 @@ import pytest
 import torch
 from conftest import error_of
 
-from ebm_app.config import EBMConfig, UNetConfig
+from ebm_app.config import EBMConfig, LoopConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.nets.unet import UNet
+from ebm_app.training.plan import CONSTANT, Schedule
 from ebm_app.training.recipes import SIZES, level_settings, network_cost, network_settings
 from ebm_app.training.settings import record_settings, resolve
 
@@ -79,10 +80,18 @@ def test_warmup_is_at_most_a_tenth_of_a_short_run(digits):
         assert resolve(other, flags)[1].lr_warmup_steps == warmup
 
 
+def test_constant_rate_warms_up_and_decays():
+    settings = dict(learning_rate=1.0, lr_scheduler=CONSTANT, max_train_steps=20)
+    schedule = Schedule(LoopConfig(**settings, lr_warmup_steps=4, lr_decay_steps=5))
+    rates = [schedule.learning_rate(step) for step in range(21)]
+    assert rates[:5] == [0.0, 0.25, 0.5, 0.75, 1.0] and set(rates[4:16]) == {1.0}
+    assert rates[15:] == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
+    open_ended = Schedule(LoopConfig(**settings, lr_warmup_steps=0, lr_decay_steps=0))
+    assert open_ended.learning_rate(0) == open_ended.learning_rate(20) == 1.0
+
+
 def test_level_settings_follow_the_width_of_a_bin():
-    bins = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-    assert level_settings(256) == {"input_frequencies": bins, "eps": 5e-9}
-    for num_levels in (2, 3, 17, 200):
+    for num_levels in (2, 3, 17, 200, 256):
         settings = level_settings(num_levels)
         frequencies = settings["input_frequencies"]
         assert frequencies[-1] == num_levels / 2
