@@ -47,9 +47,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     # imported after parsing, because they take seconds
     import pandas as pd
 
+    from ebm_app.ratios.classifier import classify
     from ebm_app.ratios.ctsm import train
     from ebm_app.ratios.rows import read_rows
-    from ebm_app.ratios.two_samples import RatioFit, classify
+    from ebm_app.ratios.two_samples import RatioFit
 
     x0, x1 = (read_rows(path, args.columns) for path in (args.x0, args.x1))
     at = None if args.at is None else read_rows(args.at, args.columns)

@@ -7,7 +7,7 @@ With b(x) the log ratio of Gaussians fitted to both samples, the network f minim
 Source: Gutmann and Hyvarinen, JMLR 13, 2012 (noise-contrastive estimation).
 """
 
-import copy
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ebm_app.ratios.cross_fit import Learned
-from ebm_app.utils.fitting import fit
+from ebm_app.ratios.cross_fit import Learned, Samples
+from ebm_app.utils.fitting import fit, select_average
 from ebm_app.utils.random import derive_seed, initial_weights
 from ebm_app.utils.tensors import standard_error
 
@@ -27,31 +27,32 @@ BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY = 256, 5e-3, 0.1
 WIDTH = 64
 #: Decay of the moving average of the weights, which is validated
 DECAY = 0.98
-#: Steps between validations, and validations without improvement before training stops
-CHECK_EVERY, PATIENCE = 50, 4
-#: Standard errors by which the network must reduce the validation loss of the Gaussians
-MIN_ERRORS = 1.0
+#: Steps between validations, and steps without improvement before training stops
+CHECK_EVERY, PATIENCE = 50, 200
 #: Weights of the diagonal in the covariance of each Gaussian, to select from
 SHRINKAGES = (0.01, 0.1, 0.3, 0.6, 1.0)
 #: Max axes whose standardised coordinates are inputs of the network
 MAX_AXES = 8
 
 
-class SharedAxes(NamedTuple):
-    """Coordinates u = (x - centre) V in which two samples have diagonal covariances.
+class GaussianRatio(NamedTuple):
+    """Log ratio of two Gaussians along the axes where they differ most.
 
-    The mean of both covariances is I. ``means`` and ``variances`` (2, D) are those of the two
-    samples in these coordinates. Axes are sorted by the KL divergence along them, the largest
-    first. All float64.
+    In the coordinates u = (x - centre) V both covariances are diagonal, with mean I. ``means`` and
+    ``variances`` (2, D) are those of the two samples in these coordinates. Axes are sorted by the
+    KL divergence along them, the largest first. The ratio is the sum over the first ``num_axes``
+    axes, times ``scale``. All tensors are float64.
     """
 
     centre: Tensor
     axes: Tensor
     means: Tensor
     variances: Tensor
+    num_axes: int
+    scale: float = 1.0
 
     @classmethod
-    def fit(cls, x0: Tensor, x1: Tensor, shrinkage: float) -> "SharedAxes":
+    def fit(cls, x0: Tensor, x1: Tensor, shrinkage: float) -> "GaussianRatio":
         """Fit to samples (N0, D) and (N1, D) by a generalised eigenvalue decomposition.
 
         Args:
@@ -72,146 +73,117 @@ class SharedAxes(NamedTuple):
         divergence = v1 / v0 - 1 - (v1 / v0).log() + (m1 - m0).square() / v0
         order = divergence.argsort(descending=True)
         means, variances = torch.stack([m0, m1]), torch.stack([v0, v1])
-        return cls(centre, axes[:, order], means[:, order], variances[:, order])
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Coordinates u of points x: (N, D) -> (N, D), float64."""
-        return (x.double() - self.centre) @ self.axes
-
-    def log_ratios(self, x: Tensor) -> Tensor:
-        """Log ratio of the two Gaussians along each axis, in nats, (N, D) -> (N, D): they sum to
-        the log ratio."""
-        (m0, m1), (v0, v1) = self.means, self.variances
-        u = self(x)
-        return ((u - m0).square() / v0 - (u - m1).square() / v1 + (v0 / v1).log()) / 2
-
-
-class GaussianRatio(NamedTuple):
-    """Log ratio of two Gaussians along the ``num_axes`` axes where they differ most, times
-    ``scale``."""
-
-    axes: SharedAxes
-    num_axes: int
-    scale: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Log ratio in nats: (N, D) -> (N,), float64."""
-        return self.scale * self.axes.log_ratios(x)[:, : self.num_axes].sum(1)
+        return cls(centre, axes[:, order], means[:, order], variances[:, order], len(order))
 
     @classmethod
-    def select(cls, train: Sequence[Tensor], validation: Sequence[Tensor]) -> "GaussianRatio":
-        """Select the ratio of Gaussians fitted to ``train`` with the smallest loss on
-        ``validation``. Both are a sample of p_0 and one of p_1."""
+    def select(cls, train: Samples, validation: Samples) -> "GaussianRatio":
+        """Select shrinkage, ``num_axes`` and ``scale`` of the ratio fitted to ``train`` by the
+        loss on ``validation``. Both are a sample of p_0 and one of p_1."""
         dim = train[0].shape[1]
         numbers = sorted({min(2**k, dim) for k in range(8)} | {dim})
         candidates = []
         for shrinkage in SHRINKAGES if dim > 1 else SHRINKAGES[:1]:
-            axes = SharedAxes.fit(*train, shrinkage)
-            sums = [axes.log_ratios(x).cumsum(1) for x in validation]
+            ratio = cls.fit(*train, shrinkage)
+            sums = [ratio.along_axes(x).cumsum(1) for x in validation]
             for num, scale in product(numbers, (1.0, 0.7, 0.4)):
-                loss = logistic_loss(*(scale * part[:, num - 1] for part in sums))
-                candidates.append((sum(part.mean().item() for part in loss), axes, num, scale))
-        _, *best = min(candidates, key=lambda candidate: candidate[0])
-        return cls(*best)
+                losses = logistic_losses(*(scale * part[:, num - 1] for part in sums))
+                settings = {"num_axes": num, "scale": scale}
+                candidates.append((mean_loss(losses), ratio._replace(**settings)))
+        return min(candidates, key=lambda candidate: candidate[0])[1]
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        """Coordinates u of points x: (N, D) -> (N, D), float64."""
+        return (x.double() - self.centre) @ self.axes
+
+    def along_axes(self, x: Tensor) -> Tensor:
+        """Log ratio along each axis, in nats: (N, D) -> (N, D), float64."""
+        (m0, m1), (v0, v1) = self.means, self.variances
+        u = self.coordinates(x)
+        return ((u - m0).square() / v0 - (u - m1).square() / v1 + (v0 / v1).log()) / 2
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Log ratio in nats: (N, D) -> (N,), float64."""
+        return self.scale * self.along_axes(x)[:, : self.num_axes].sum(1)
 
 
 class NetworkRatio(NamedTuple):
-    """Log ratio of Gaussians plus a network; the network is None if it did not help."""
+    """Log ratio of Gaussians plus a network; ``blocks`` are groups of columns."""
 
     base: GaussianRatio
-    network: nn.Module | None
+    network: nn.Module
     blocks: Sequence[slice]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Inputs of the network, float32: rows x (N, D), the mean square of every block of
+        columns, and the coordinates along the first axes, standardised by p_1."""
+        squares = [x[:, block].square().mean(1, keepdim=True) - 1 for block in self.blocks]
+        base = self.base
+        along = (base.coordinates(x) - base.means[1]) / base.variances[1].sqrt()
+        return torch.cat([x, *squares, along[:, :MAX_AXES].asinh()], 1).float()
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Log ratio in nats: (N, D) -> (N,), float64."""
-        value = self.base(x)
-        if self.network is None:
-            return value
-        return value + self.network(features(x, self.base, self.blocks))[:, 0].double()
-
-    @classmethod
-    def train(
-        cls,
-        train: Sequence[Tensor],
-        validation: Sequence[Tensor],
-        blocks: Sequence[slice],
-        num_steps: int,
-        generator: torch.Generator,
-    ) -> Learned:
-        """Learn log p_1 / p_0 from samples ``train`` of p_0 and p_1, each (N, D) of scale 1.
-
-        Args:
-            validation: rows of p_0 and of p_1 on which the Gaussians and the step are selected.
-            blocks: groups of columns whose mean square is an input of the network.
-            num_steps: max training steps.
-            generator: source of the batches and of the initial weights.
-        """
-        base = GaussianRatio.select(train, validation)
-        inputs = [features(x, base, blocks) for x in train]
-        seed = int(torch.randint(2**31, (), generator=generator))
-        with initial_weights(derive_seed(seed)):
-            network = mlp(inputs[0].shape[1])
-        offsets = [base(x).float() for x in train]
-        checked = [features(x, base, blocks) for x in validation], [base(x) for x in validation]
-
-        def loss_of_step(_: int) -> Tensor:
-            logits = []
-            for part, offset in zip(inputs, offsets, strict=True):
-                rows = torch.randint(len(part), (BATCH_SIZE,), generator=generator)
-                logits.append(offset[rows] + network(part[rows])[:, 0])
-            return sum(part.mean() for part in logistic_loss(*logits))
-
-        average, best, best_step = copy.deepcopy(network), None, 0
-        start = best_loss = logistic_loss(*checked[1])
-        for step in fit(
-            network.parameters(), loss_of_step, num_steps, LEARNING_RATE, WEIGHT_DECAY
-        ):
-            with torch.no_grad():
-                decay = min(DECAY, step / (step + 10))
-                torch._foreach_lerp_(
-                    list(average.parameters()), list(network.parameters()), 1 - decay
-                )
-            if step % CHECK_EVERY and step < num_steps:
-                continue
-            with torch.no_grad():
-                logits = [b + average(x)[:, 0] for x, b in zip(*checked, strict=True)]
-            loss = logistic_loss(*logits)
-            if sum(map(torch.mean, loss)) < sum(map(torch.mean, best_loss)) and improves(
-                start, loss
-            ):
-                best, best_step, best_loss = copy.deepcopy(average), step, loss
-            if step - best_step >= PATIENCE * CHECK_EVERY:
-                break
-        return Learned(cls(base, best, blocks), cls(base, average, blocks))
+        return self.base(x) + self.network(self.inputs(x))[:, 0].double()
 
 
-def logistic_loss(logits0: Tensor, logits1: Tensor) -> tuple[Tensor, Tensor]:
+def classify(
+    train: Samples,
+    validation: Samples,
+    generator: torch.Generator,
+    num_steps: int,
+    blocks: Sequence[slice] = (slice(None),),
+) -> Learned:
+    """Learn log p_1 / p_0 from samples ``train`` of p_0 and p_1, each (N, D) of scale 1.
+
+    Args:
+        validation: rows of p_0 and of p_1 on which the Gaussians and the step are selected. The
+            network is used if it reduces the loss of the Gaussians by a standard error.
+        generator: source of the batches and of the initial weights.
+        num_steps: max training steps.
+        blocks: groups of columns whose mean square is an input of the network.
+    """
+    base = GaussianRatio.select(train, validation)
+    dim = train[0].shape[1]
+    seed = int(torch.randint(2**31, (), generator=generator))
+    with initial_weights(derive_seed(seed)):
+        last = nn.Linear(WIDTH, 1)
+        first = nn.Linear(dim + len(blocks) + min(dim, MAX_AXES), WIDTH)
+        network = nn.Sequential(first, nn.SiLU(), nn.Linear(WIDTH, WIDTH), nn.SiLU(), last)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    ratio = NetworkRatio(base, network, blocks)
+    batches, held_out = (
+        [(ratio.inputs(x), base(x)) for x in part] for part in (train, validation)
+    )
+    batches = [(part, offset.float()) for part, offset in batches]
+    start = logistic_losses(*(offset for _, offset in held_out))
+
+    def loss_of_step(_: int) -> Tensor:
+        logits = []
+        for part, offset in batches:
+            rows = torch.randint(len(part), (BATCH_SIZE,), generator=generator)
+            logits.append(offset[rows] + network(part[rows])[:, 0])
+        return sum(part.mean() for part in logistic_losses(*logits))
+
+    def validate(net: nn.Module) -> float:
+        losses = logistic_losses(*(offset + net(part)[:, 0] for part, offset in held_out))
+        gains = [before - after for before, after in zip(start, losses, strict=True)]
+        error = sum(standard_error(gain).square() for gain in gains).sqrt().item()
+        return mean_loss(losses) if mean_loss(gains) > error else math.inf
+
+    steps = fit(network.parameters(), loss_of_step, num_steps, LEARNING_RATE, WEIGHT_DECAY)
+    selected, average = select_average(
+        network, steps, num_steps, validate, DECAY, CHECK_EVERY, PATIENCE
+    )
+    return Learned(ratio._replace(network=selected), ratio._replace(network=average))
+
+
+def logistic_losses(logits0: Tensor, logits1: Tensor) -> tuple[Tensor, Tensor]:
     """Logistic losses of the rows of p_0 (N0,) and of p_1 (N1,), in nats."""
     return functional.softplus(logits0), functional.softplus(-logits1)
 
 
-def improves(before: Sequence[Tensor], after: Sequence[Tensor]) -> bool:
-    """Whether losses fall by at least ``MIN_ERRORS`` standard errors of the paired difference."""
-    gains = [b - a for b, a in zip(before, after, strict=True)]
-    error = sum(standard_error(gain).square() for gain in gains).sqrt()
-    return bool(sum(gain.mean() for gain in gains) > MIN_ERRORS * error)
-
-
-def features(x: Tensor, base: GaussianRatio, blocks: Sequence[slice]) -> Tensor:
-    """Inputs of the network, float32: rows x (N, D), the mean square of every block of columns,
-    and the coordinates along the first axes, standardised by p_1."""
-    squares = [x[:, block].square().mean(1, keepdim=True) - 1 for block in blocks]
-    axes = base.axes
-    along = ((axes(x) - axes.means[1]) / axes.variances[1].sqrt())[:, :MAX_AXES]
-    return torch.cat([x, *squares, along.asinh()], 1).float()
-
-
-def mlp(dim: int) -> nn.Module:
-    """Network with two hidden layers whose initial output is 0."""
-    last = nn.Linear(WIDTH, 1)
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
-    return nn.Sequential(
-        nn.Linear(dim, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH), nn.SiLU(), last
-    )
+def mean_loss(losses: Sequence[Tensor]) -> float:
+    """Sum of the mean losses of both samples."""
+    return sum(part.mean().item() for part in losses)

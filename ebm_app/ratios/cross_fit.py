@@ -12,23 +12,21 @@ with equality for the exact ratio. At new rows, r is the mean over k of r_k.
 Source: Donsker and Varadhan 1983; Poole et al. 2019, arXiv:1905.06922, section 2.1.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le
+from pandas import Index
 from torch import Tensor
 
-from ebm_app.ratios.rows import Columns
-from ebm_app.utils.fields import Int
+from ebm_app.ratios.rows import as_columns, check_columns
 from ebm_app.utils.tensors import effective_sample_size, log_mean_exp
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NumFolds = Annotated[Int, Ge(3), Le(100)]
 Ratio = Callable[[Tensor], Tensor]
 Samples = tuple[Tensor, Tensor]
 #: Standard errors on either side of an estimate, for 95 percent
@@ -59,12 +57,14 @@ class Sample(NamedTuple):
 
 
 class CrossFit:
-    """Train a learner for each fold: iterate ``run``, then use the results.
+    """Train a learner for each fold by ``run``, then estimate by ``result``.
 
     Args:
         p0, p1: samples of both densities, whose units have numbers below ``num_units``.
         learn: the learner. num_folds: K, at least 3. generator: passed to the learner.
     """
+
+    what = "KL(p_1 || p_0)"
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class CrossFit:
 
     def run(self) -> Iterator[tuple[int, float]]:
         """Train; yields after each fold how many are trained and their bound, in nats."""
-        for fold in range(self.num_folds):
+        folds = range(self.num_folds)
+        for fold in folds[len(self.ratios) :]:
             selection = (fold + 1) % self.num_folds
-            train = self._rows(lambda f, k=fold, s=selection: (f != k) & (f != s))
-            held_out = self._rows(lambda f, s=selection: f == s)
-            ratio, last = self.learn(train, held_out, self.generator)
-            self.ratios.append(ratio)
-            values = [ratio(part) for part in self._rows(lambda f, k=fold: f == k)]
+            train = self._rows([k for k in folds if k not in (fold, selection)])
+            learned = self.learn(train, self._rows([selection]), self.generator)
+            self.ratios.append(learned.selected)
+            self.training_bounds.append(donsker_varadhan(*map(learned.last, train)))
+            values = map(learned.selected, self._rows([fold]))
             for part, out, value in zip(self.samples, self.held_out, values, strict=True):
                 out[part.fold == fold] = value
-            self.training_bounds.append(donsker_varadhan(*map(last, train)))
             pairs = zip(self.samples, self.held_out, strict=True)
             done = [out[part.fold <= fold] for part, out in pairs]
             yield fold + 1, donsker_varadhan(*done)
@@ -101,30 +101,37 @@ class CrossFit:
         """Mean over folds of the log ratios at rows (n, D): (n,) float64, not normalised."""
         return torch.stack([ratio(x) for ratio in self.ratios]).mean(0)
 
-    def figures(self) -> dict[str, Any]:
-        """Keyword arguments of ``Estimate``."""
+    def result(self) -> "Estimate":
+        """Train the folds that are left, and return the estimate."""
+        for _ in self.run():
+            pass
         r0, r1 = self.held_out
         log_normaliser = log_mean_exp(r0)
         weights = (r0 - log_normaliser).exp() - 1
         effective = effective_sample_size(r0).item()
         training_bound = sum(self.training_bounds) / len(self.training_bounds)
-        figures: dict[str, Any] = {
-            "mean_log_ratio": r1.mean().item(),
-            "training_bound": training_bound,
-            "normaliser": log_normaliser.exp().item(),
-            "normaliser_stderr": log_normaliser.exp().item() * self._error(weights, 0 * r1),
-            "effective_rows": effective,
-            "num_rows": len(r1),
-        }
-        if effective < MIN_EFFECTIVE_ROWS or torch.cat([r0, r1]).std() == 0:
-            return figures
-        bound, error = donsker_varadhan(r0, r1), self._error(-weights, r1 - r1.mean())
-        half = HALF_WIDTH * error
-        interval = max(bound - half, 0.0), max(bound, training_bound, 0.0) + half
-        return {**figures, "value": max(bound, 0.0), "stderr": error, "interval": interval}
+        bound: dict[str, Any] = {}
+        if effective >= MIN_EFFECTIVE_ROWS and torch.cat([r0, r1]).std() > 0:
+            value, error = donsker_varadhan(r0, r1), self._error(-weights, r1 - r1.mean())
+            low, high = value - HALF_WIDTH * error, max(value, training_bound, 0.0)
+            interval = max(low, 0.0), high + HALF_WIDTH * error
+            bound = {"value": max(value, 0.0), "stderr": error, "interval": interval}
+        return Estimate(
+            mean_log_ratio=r1.mean().item(),
+            training_bound=training_bound,
+            normaliser=log_normaliser.exp().item(),
+            normaliser_stderr=log_normaliser.exp().item() * self._error(weights, 0 * r1),
+            effective_rows=effective,
+            num_rows=len(r1),
+            log_ratio0=r0,
+            log_ratio1=r1,
+            what=self.what,
+            **bound,
+        )
 
-    def _rows(self, is_chosen: Callable[[Tensor], Tensor]) -> Samples:
-        p0, p1 = (part.rows[is_chosen(part.fold)] for part in self.samples)
+    def _rows(self, folds: Sequence[int]) -> Samples:
+        chosen = torch.tensor(folds)
+        p0, p1 = (part.rows[torch.isin(part.fold, chosen)] for part in self.samples)
         return p0, p1
 
     def _error(self, influence0: Tensor, influence1: Tensor) -> float:
@@ -173,7 +180,7 @@ class Estimate:
     num_rows: int
     log_ratio0: Tensor = field(repr=False)
     log_ratio1: Tensor = field(repr=False)
-    what: str = "KL(p_1 || p_0)"
+    what: str
     value: float | None = None
     stderr: float | None = None
     interval: tuple[float, float] | None = None
@@ -203,10 +210,8 @@ class Estimate:
 
     def figures(self) -> dict[str, Any]:
         """All numbers but those of single rows, and the warnings, for JSON."""
-        hidden = ("log_ratio0", "log_ratio1", "what", "mean_ratio", "columns", "interval")
-        numbers = {name: value for name, value in vars(self).items() if name not in hidden}
-        interval = None if self.interval is None else list(self.interval)
-        return {**numbers, "interval": interval, "warnings": self.warnings}
+        names = [part.name for part in fields(self) if part.repr and part.name != "what"]
+        return {name: getattr(self, name) for name in names} | {"warnings": self.warnings}
 
     def summary(self) -> str:
         """The estimate in words, warnings first."""
@@ -217,15 +222,13 @@ class Estimate:
                 f"{self.what}: at least {self.value:.4f} ± {self.stderr:.4f} nats, 95 percent "
                 f"interval {low:.4f} to {high:.4f}"
             )
-        return "\n".join(
-            [
-                *lines,
-                f"Bound on training rows: {self.training_bound:.4f} nats",
-                f"Mean log ratio without normaliser: {self.mean_log_ratio:.4f} nats",
-                f"Mean ratio over p_0, 1 if exact: {self.normaliser:.4f} ± "
-                f"{self.normaliser_stderr:.4f}, of {self.effective_rows:.0f} effective rows",
-            ]
-        )
+        lines += [
+            f"Bound on training rows: {self.training_bound:.4f} nats",
+            f"Mean log ratio without normaliser: {self.mean_log_ratio:.4f} nats",
+            f"Mean ratio over p_0, 1 if exact: {self.normaliser:.4f} ± "
+            f"{self.normaliser_stderr:.4f}, of {self.effective_rows:.0f} effective rows",
+        ]
+        return "\n".join(lines)
 
     def plot(self) -> "Figure":
         """Histogram of the held-out log ratios of both samples."""
@@ -251,7 +254,7 @@ class RatioEstimate(Estimate):
     """
 
     mean_ratio: Ratio = field(repr=False)
-    columns: Columns = field(repr=False)
+    columns: Index = field(repr=False)
 
     def log_ratio(self, x: Any) -> Tensor:
         """Return log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats.
@@ -261,7 +264,7 @@ class RatioEstimate(Estimate):
         Raises:
             UserError: if the rows have other columns, or missing or infinite values.
         """
-        rows = Columns.of(x, "x")
-        rows.check_same(self.columns)
-        value = self.mean_ratio(torch.from_numpy(rows.values))
+        rows = as_columns(x, "x")
+        check_columns(rows.columns, self.columns)
+        value = self.mean_ratio(torch.tensor(rows.to_numpy()).contiguous())
         return value if self.interval is None else value - log_mean_exp(self.log_ratio0)

@@ -7,7 +7,7 @@ its marginals p_t by CTSM-v or CTSM. The log ratio is the integral
 
 The network learns the difference to the time score of a bridge between two Gaussians, which are
 fitted to the samples. In coordinates in which both covariances are diagonal, with mean 1
-(``SharedAxes``), this is
+(``GaussianRatio``), this is
 
     (u'/2u) (z^2 - 1) + mu' z / sqrt(u),   z = (x - mu) / sqrt(u),
 
@@ -17,11 +17,10 @@ sigma^2 t (1 - t). With sigma^2 = 2, u_t is 1 where v_0 = v_1 = 1.
 Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), sections 3 and 4 (arXiv:2502.02300).
 """
 
-import copy
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +30,12 @@ from ebm_app.objectives.regression import OBJECTIVES, inverse_variance
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import SchrodingerBridgePath
 from ebm_app.ratios.classifier import GaussianRatio
-from ebm_app.ratios.cross_fit import Learned, NumFolds, RatioEstimate
+from ebm_app.ratios.cross_fit import Learned, RatioEstimate, Samples
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import MLP
 from ebm_app.ratios.two_samples import RatioFit
-from ebm_app.utils.fields import Seed, Steps, check_argument
-from ebm_app.utils.fitting import fit
+from ebm_app.utils.fields import Steps, check_argument
+from ebm_app.utils.fitting import fit, select_average
 from ebm_app.utils.random import initial_weights
 from ebm_app.utils.registry import choose
 
@@ -83,17 +82,14 @@ class CTSMRatio:
         random_state: int = 0,
     ) -> None:
         self.objective = choose("objective", objective, ("ctsm_v", "ctsm"))
-        self.num_folds = check_argument(NumFolds, "num_folds", num_folds)
         self.steps = check_argument(Steps, "steps", steps)
-        self.random_state = check_argument(Seed, "random_state", random_state)
+        self.num_folds, self.random_state = num_folds, random_state
 
     def fit(self, x0: Any, x1: Any) -> Self:
         """Train on rows of p_0 (N0, D) and of p_1 (N1, D); errors as of ``log_density_ratio``."""
         learn = partial(train, objective=self.objective, num_steps=self.steps)
-        cross_fit = RatioFit(x0, x1, learn, self.num_folds, self.random_state)
-        for _ in cross_fit.run():
-            pass
-        self.estimate_: RatioEstimate = cross_fit.result()
+        fit = RatioFit(x0, x1, learn, self.num_folds, self.random_state)
+        self.estimate_: RatioEstimate = fit.result()
         return self
 
     def log_ratio(self, x: Any) -> Tensor:
@@ -103,11 +99,11 @@ class CTSMRatio:
 
 class BridgeTimeScore(nn.Module):
     """Time score of the bridge between two Gaussians plus a network, in the coordinates of
-    ``SharedAxes``: per dimension (B, D), or summed (B, 1)."""
+    ``GaussianRatio``: per dimension (B, D), or summed (B, 1)."""
 
     def __init__(self, base: GaussianRatio, num_outputs: int) -> None:
         super().__init__()
-        means, variances = base.axes.means.float(), base.axes.variances.float()
+        means, variances = base.means.float(), base.variances.float()
         kept = torch.arange(means.shape[1]) < base.num_axes
         self.means = torch.where(kept, means, means.mean(0))
         self.variances = torch.where(kept, variances, variances.mean(0))
@@ -131,8 +127,8 @@ class BridgeTimeScore(nn.Module):
 
 
 def train(
-    samples: Sequence[Tensor],
-    validation: Sequence[Tensor],
+    samples: Samples,
+    validation: Samples,
     generator: torch.Generator,
     objective: str,
     num_steps: int,
@@ -145,8 +141,8 @@ def train(
         objective: key of ``OBJECTIVES``. num_steps: training steps.
     """
     base = GaussianRatio.select(samples, validation)
-    u0, u1 = (base.axes(x).float() for x in samples)
-    shift = base.axes.means.diff(dim=0)
+    u0, u1 = (base.coordinates(x).float() for x in samples)
+    shift = base.means.diff(dim=0)
     path = SchrodingerBridgePath(SIGMA, c=2 + shift.square().mean().item())
     with initial_weights(int(torch.randint(2**31, (), generator=generator))):
         net = BridgeTimeScore(base, u0.shape[1] if objective == "ctsm_v" else 1)
@@ -159,32 +155,25 @@ def train(
         noise = torch.randn(x0.shape, generator=generator)
         return x0, x1, noise, sampler.sample(num, generator)
 
-    held_out = draws([base.axes(x).float() for x in validation], NUM_VALIDATION)
-    average = copy.deepcopy(ratio)
-    with torch.no_grad():
-        best, best_loss = copy.deepcopy(ratio), average.loss(*held_out).mean()
+    held_out = draws([base.coordinates(x).float() for x in validation], NUM_VALIDATION)
 
     def loss_of_step(_: int) -> Tensor:
         return ratio.loss(*draws((u0, u1), BATCH_SIZE)).mean()
 
-    for step in fit(ratio.parameters(), loss_of_step, num_steps, LEARNING_RATE):
-        with torch.no_grad():
-            weight = 1 - min(DECAY, step / (step + 10))
-            torch._foreach_lerp_(list(average.parameters()), list(ratio.parameters()), weight)
-            if step % CHECK_EVERY and step < num_steps:
-                continue
-            loss = average.loss(*held_out).mean()
-        if loss < best_loss:
-            best, best_loss = copy.deepcopy(average), loss
-    return Learned(BridgeRatio(base, best), BridgeRatio(base, average))
+    def validate(ratio: TimeScoreRatio) -> float:
+        return ratio.loss(*held_out).mean().item()
+
+    steps = fit(ratio.parameters(), loss_of_step, num_steps, LEARNING_RATE)
+    averages = select_average(ratio, steps, num_steps, validate, DECAY, CHECK_EVERY)
+    return Learned(*(BridgeRatio(base, average) for average in averages))
 
 
-class BridgeRatio:
+class BridgeRatio(NamedTuple):
     """Log ratio of a trained bridge at rows in the original coordinates."""
 
-    def __init__(self, base: GaussianRatio, ratio: TimeScoreRatio) -> None:
-        self.base, self.ratio = base, ratio
+    base: GaussianRatio
+    ratio: TimeScoreRatio
 
     def __call__(self, x: Tensor) -> Tensor:
         """Log ratio in nats: (N, D) -> (N,), float64."""
-        return self.ratio.log_ratio(self.base.axes(x).float())
+        return self.ratio.log_ratio(self.base.coordinates(x).float())

@@ -8,17 +8,19 @@ replaced by the normal scores of their ranks, which leaves I unchanged.
 Source: Belghazi et al. 2018, arXiv:1801.04062.
 """
 
-from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.classifier import NetworkRatio
-from ebm_app.ratios.cross_fit import CrossFit, Estimate, Learned, NumFolds, Sample
-from ebm_app.ratios.rows import Columns, assign_folds
+from ebm_app.ratios.classifier import classify
+from ebm_app.ratios.cross_fit import CrossFit, Estimate, Sample
+from ebm_app.ratios.rows import as_columns, assign_folds
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, Steps, check_argument
 from ebm_app.utils.random import make_generator
@@ -49,48 +51,45 @@ def mutual_information(
         UserError: for values that are not real numbers, missing or infinite; for constant columns,
             a column that X and Y share, and fewer than 5 distinct rows a fold.
     """
-    estimation = InformationFit(x, y, num_folds, steps, random_state)
-    for _ in estimation.run():
-        pass
-    return estimation.result()
+    return InformationFit(x, y, num_folds, steps, random_state).result()
 
 
 class InformationFit(CrossFit):
-    """Steps of ``mutual_information``, with its arguments: iterate ``run``, then call
-    ``result``."""
+    """Steps of ``mutual_information``, with its arguments."""
+
+    what = "mutual information"
 
     def __init__(
         self, x: Any, y: Any, num_folds: int = 5, steps: int = 1_000, random_state: int = 0
     ) -> None:
-        num_folds = check_argument(NumFolds, "num_folds", num_folds)
         steps = check_argument(Steps, "steps", steps)
         generator = make_generator("cpu", check_argument(Seed, "random_state", random_state))
-        pairs, dim_x = _paired(Columns.of(x, "x"), Columns.of(y, "y"))
-        fold, group = assign_folds(pairs, num_folds, generator)
-        scores = torch.from_numpy(normal_scores(pairs.values))
+        x, y = as_columns(x, "x"), as_columns(y, "y")
+        if len(x) != len(y):
+            raise UserError(
+                f"x has {len(x)} rows and y has {len(y)}. Give one row of y for each row of x."
+            )
+        for (name, column), (other, same) in product(x.items(), y.items()):
+            if column.equals(same):
+                raise UserError(
+                    f"Columns '{name}' of x and '{other}' of y have the same values, so that "
+                    "their mutual information is infinite. Remove one."
+                )
+        pairs, dim_x = pd.concat([x, y], axis=1), x.shape[1]
+        fold, group = assign_folds(pairs, "x with y", num_folds, generator)
+        scores = torch.from_numpy(normal_scores(pairs.to_numpy()))
         first, second = _different_rows(fold, num_folds, generator)
         shuffled = torch.cat([scores[first, :dim_x], scores[second, dim_x:]], 1)
         units = torch.stack([group[first], group[second]], 1)
         blocks = [slice(0, dim_x), slice(dim_x, None)]
-
-        def learn(
-            train: Sequence[Tensor], selection: Sequence[Tensor], generator: torch.Generator
-        ) -> Learned:
-            return NetworkRatio.train(train, selection, blocks, steps, generator)
-
         super().__init__(
             Sample(shuffled, fold[first], units),
             Sample(scores, fold, group[:, None]),
             len(scores),
-            learn,
+            partial(classify, num_steps=steps, blocks=blocks),
             num_folds,
             generator,
         )
-
-    def result(self) -> Estimate:
-        """The estimate, after ``run``."""
-        r0, r1 = self.held_out
-        return Estimate(**self.figures(), log_ratio0=r0, log_ratio1=r1, what="mutual information")
 
 
 def normal_scores(x: np.ndarray) -> np.ndarray:
@@ -111,25 +110,3 @@ def _different_rows(
         first += [rows] * len(shifts)
         second += [rows.roll(-shift) for shift in shifts.tolist()]
     return torch.cat(first), torch.cat(second)
-
-
-def _paired(x: Columns, y: Columns) -> tuple[Columns, int]:
-    """The columns of both sides, and how many are of x.
-
-    Raises:
-        UserError: if the numbers of rows differ, or both have a column in common.
-    """
-    if len(x.values) != len(y.values):
-        raise UserError(
-            f"x has {len(x.values)} rows and y has {len(y.values)}. Give one row of y for each "
-            "row of x."
-        )
-    labels = {column.tobytes(): label for column, label in zip(x.values.T, x.labels, strict=True)}
-    for column, label in zip(y.values.T, y.labels, strict=True):
-        if column.tobytes() in labels:
-            raise UserError(
-                f"{labels[column.tobytes()]} and {label} have the same values, so that their "
-                "mutual information is infinite. Remove one."
-            )
-    values = np.hstack([x.values, y.values])
-    return Columns(values, "x with y", [*x.labels, *y.labels]), x.values.shape[1]

@@ -1,4 +1,4 @@
-"""Rows of a user's data as columns of real numbers, from arrays, data frames, .npy and CSV files.
+"""Rows of a user's data as data frames of real numbers, from arrays, .npy and CSV files.
 
 No file is unpickled.
 """
@@ -6,161 +6,115 @@ No file is unpickled.
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 import torch
+from annotated_types import Ge, Le
+from pandas import DataFrame, Index, RangeIndex
 from torch import Tensor
 
 from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.fields import Int, check_argument
 from ebm_app.utils.files import open_file
 from ebm_app.utils.tensors import as_tensor
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
+NumFolds = Annotated[Int, Ge(3), Le(100)]
 #: Min distinct rows of each fold
 ROWS_PER_FOLD = 5
-#: Max absolute value, and inverse of the min range of a column: squares overflow beyond
-LARGEST_VALUE = 1e100
+#: Max range of a column, and inverse of the min range: squares overflow beyond
+LARGEST_RANGE = 1e100
 
 
-def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Any:
-    """Read rows from a file: (N, d) float64 from .npy, a data frame of the named columns from CSV.
+def read_rows(path: str | Path, columns: Sequence[str] = ()) -> DataFrame:
+    """Read rows (N, d) from a .npy file, or the named columns of a CSV file, as float64.
+
+    A CSV file is UTF-8 with commas between cells, a header line and decimal points. Columns that
+    are not named may hold text.
 
     Raises:
-        UserError: if the file is missing, damaged or of another format, or a column is missing.
+        UserError: if the file is missing, damaged or of another format, a column is missing, or a
+            value is not a finite number.
     """
     path = Path(path).expanduser()
     open_file(path).close()
-    if path.suffix.lower() == ".csv":
-        return read_csv(path, columns)
+    is_csv = path.suffix.lower() == ".csv"
     try:
         # a memory map allocates nothing for a shape that the file does not hold
-        values = np.load(path, mmap_mode="r", allow_pickle=False)
+        rows = _read_csv(path) if is_csv else np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy raises a dozen exception types for a damaged header
-        raise _unreadable(path, "an .npy file, with numpy.save", error) from error
-    return Columns.of(values, f"'{path}'").values
+        form = "comma-separated text in UTF-8" if is_csv else "an .npy file, with numpy.save"
+        reason = shorten(error) or type(error).__name__
+        raise UserError(f"Cannot read '{path}' ({reason}). Save it as {form}.") from error
+    if is_csv:
+        if not columns or not set(columns) <= set(rows):
+            known, names = (shorten(", ".join(part)) or "none" for part in (rows, columns))
+            raise UserError(f"'{path}' has the columns {known}, got {names}. Name some of them.")
+        rows = rows[list(columns)]
+    return as_columns(rows, f"'{path}'")
 
 
-def read_csv(path: Path, names: Sequence[str]) -> "DataFrame":
-    """Read the named columns of a CSV file, in the order of the names.
+def _read_csv(path: Path) -> DataFrame:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # lines that are too long
+        options = {"encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
+        return pd.read_csv(path, **options).rename(columns=str.strip)
 
-    The file is UTF-8 with commas between cells, a header line and decimal points. Columns that are
-    not named may hold text.
+
+def as_columns(values: Any, what: str) -> DataFrame:
+    """Convert an array or data frame (N,) or (N, d) of real numbers to float64.
+
+    Columns of arrays are numbered from 1 by a ``RangeIndex``.
+
+    Raises:
+        UserError: if the values are not real numbers, have another number of dimensions, or
+            contain masked, NaN or infinite entries.
     """
-    import pandas as pd  # takes half a second to import
-
-    if not names:
-        raise UserError(f"'{path}' is a table. Name the columns to read.")
-    options = {"encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # lines that are too long
-            table = pd.read_csv(path, **options)
-            header = pd.read_csv(path, header=None, nrows=1, dtype=str, **options).iloc[0]
-    except (OSError, ValueError, pd.errors.ParserWarning) as error:
-        raise _unreadable(path, "comma-separated text in UTF-8", error) from error
-    table.columns = header.str.strip()
-    for name in names:
-        if names.count(name) > 1 or list(table.columns).count(name) > 1:
-            raise UserError(f"Column '{name}' occurs twice. Name it once.")
-        if name not in table:
-            known = shorten(", ".join(table.columns))
-            raise UserError(f"'{path}' has no column '{name}'. Choose from {known}.")
-        if table[name].dtype.kind not in "biuf":
-            row = int(pd.to_numeric(table[name], errors="coerce").isna().argmax())
-            raise UserError(
-                f"Row {row + 1} of '{path}' has {str(table[name][row])[:40]!r} in column "
-                f"'{name}'. Replace it with a number or remove the row."
-            )
-    return table[list(names)]
-
-
-class Columns(NamedTuple):
-    """Rows ``values`` (N, d) float64, their name in messages, and a label of each column."""
-
-    values: np.ndarray
-    what: str
-    labels: list[str]
-
-    @classmethod
-    def of(cls, values: Any, what: str) -> "Columns":
-        """Convert an array or data frame (N,) or (N, d) of real numbers.
-
-        Raises:
-            UserError: if the values are not real numbers, have another number of dimensions, or
-                contain masked, NaN or infinite entries.
-        """
-        names = getattr(values, "columns", None)
-        for name, kind in zip(names, values.dtypes, strict=True) if names is not None else ():
-            if getattr(kind, "kind", "O") not in "biuf":
-                raise UserError(
-                    f"Column '{name}' has type {kind}. Encode it as numbers, a class by "
-                    f"pandas.factorize(table[{str(name)!r}])[0]."
-                )
-        missing = np.ma.count_masked(values) if isinstance(values, np.ma.MaskedArray) else 0
-        if missing:
-            raise UserError(f"{missing} values of {what} are masked. Fill in or remove the rows.")
-        if isinstance(values, Tensor):
-            values = as_tensor(values, what).cpu()
+    num_masked = np.ma.count_masked(values) if isinstance(values, np.ma.MaskedArray) else 0
+    if num_masked:
+        raise UserError(f"{num_masked} values of {what} are masked. Fill in or remove the rows.")
+    if isinstance(values, Tensor):
+        values = as_tensor(values, what).cpu()
+    if not isinstance(values, DataFrame):
         try:
-            values = np.asarray(values)
+            values = DataFrame(np.asarray(values))
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"{what} is not an array ({shorten(error)}). Give numbers.") from None
-        if values.dtype.kind not in "biuf":
-            raise UserError(f"{what} has values of type {values.dtype}. Give real numbers.")
-        if values.ndim == 1:
-            values = values[:, None]
-        if values.ndim != 2 or not values.size:
             raise UserError(
-                f"Expected rows (N, d) or one column (N,) for {what}, got shape {values.shape}."
+                f"Expected rows (N, d) or one column (N,) for {what}: {shorten(error)}."
+            ) from None
+        values.columns += 1
+    if values.empty:
+        raise UserError(f"{what} has shape {values.shape}. Give at least one row and column.")
+    for name, kind in values.dtypes.items():
+        if getattr(kind, "kind", "O") not in "biuf":
+            raise UserError(
+                f"Column '{name}' of {what} has type {kind}. Give real numbers; encode a class by "
+                "pandas.factorize(column)[0]."
             )
-        numbers = range(1, values.shape[1] + 1)
-        labels = [f"column {n} of {what}" for n in numbers]
-        labels = labels if names is None else [f"'{name}'" for name in names]
-        columns = cls(np.array(values, np.float64, order="C"), what, labels)
-        columns._check_finite()
-        return columns
+    numbers = values.to_numpy(np.float64, na_value=np.nan)
+    rows, columns = np.nonzero(~np.isfinite(numbers))
+    if len(rows):
+        raise UserError(
+            f"{len(rows)} of {numbers.size} values of {what} are missing (NaN) or infinite, the "
+            f"first in row {rows[0] + 1} (counted from 1) of column "
+            f"'{values.columns[columns[0]]}'. Fill in or remove the rows."
+        )
+    return DataFrame(numbers, columns=values.columns)
 
-    def _check_finite(self) -> None:
-        rows, columns = np.nonzero(~np.isfinite(self.values))
-        if len(rows):
-            raise UserError(
-                f"{len(rows)} of {self.values.size} values of {self.what} are missing (NaN) or "
-                f"infinite, the first in row {rows[0] + 1} (counted from 1) of "
-                f"{self.labels[columns[0]]}. Fill in or remove the rows."
-            )
 
-    def check_range(self) -> None:
-        """Raise a UserError for constant columns and for values whose squares overflow."""
-        spread = np.ptp(self.values / 2, axis=0) * 2
-        wrong = (np.abs(self.values).max(0) > LARGEST_VALUE) | (spread < 1 / LARGEST_VALUE)
-        names = [label for label, is_wrong in zip(self.labels, wrong, strict=True) if is_wrong]
-        if names:
-            raise UserError(
-                f"Constant columns, or values beyond 1e100: {', '.join(names)}. Remove or rescale "
-                "these columns."
-            )
-
-    def check_same(self, other: "Columns") -> None:
-        """Raise a UserError unless both have the same columns."""
-        counts = self.values.shape[1], other.values.shape[1]
-        if counts[0] != counts[1]:
-            raise UserError(
-                f"{self.what} has {counts[0]} columns and {other.what} has {counts[1]}. Give the "
-                "same columns in both."
-            )
-        are_named = all(part.labels[0].startswith("'") for part in (self, other))
-        if are_named and self.labels != other.labels:
-            raise UserError(
-                f"{self.what} has the columns {shorten(', '.join(self.labels))} and {other.what} "
-                f"has {shorten(', '.join(other.labels))}. Give the same columns in both."
-            )
+def check_columns(columns: Index, expected: Index) -> None:
+    """Raise a UserError unless numbers of columns agree, and names where both have names."""
+    are_named = not any(isinstance(part, RangeIndex) for part in (columns, expected))
+    if len(columns) != len(expected) or (are_named and list(columns) != list(expected)):
+        names, wanted = (shorten(", ".join(map(str, part))) for part in (columns, expected))
+        raise UserError(
+            f"Expected {len(expected)} columns ({wanted}), got {len(columns)} columns ({names})."
+        )
 
 
 def assign_folds(
-    columns: Columns, num_folds: int, generator: torch.Generator
+    rows: DataFrame, what: str, num_folds: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return the fold (N,) and the number of the distinct row (N,) of each row.
 
@@ -168,22 +122,27 @@ def assign_folds(
     distinct, as for discrete columns, each row counts as its own observation.
 
     Raises:
-        UserError: if a fold has fewer than ``ROWS_PER_FOLD`` distinct rows, or a column is
-            constant.
+        UserError: if there are fewer than 3 folds, a fold has fewer than ``ROWS_PER_FOLD``
+            distinct rows, or a column is constant or has a range beyond ``LARGEST_RANGE``.
     """
-    columns.check_range()
-    values, what = columns.values, columns.what
+    num_folds = check_argument(NumFolds, "num_folds", num_folds)
+    values = rows.to_numpy()
+    with np.errstate(over="ignore"):
+        spread = np.ptp(values, axis=0)
+    wrong = rows.columns[~((spread >= 1 / LARGEST_RANGE) & (spread <= LARGEST_RANGE))]
+    if len(wrong):
+        raise UserError(
+            f"Columns of {what} are constant or have a range beyond {LARGEST_RANGE:g}: "
+            f"{', '.join(map(str, wrong))}. Remove or rescale them."
+        )
     group = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     if 2 * (group.max() + 1) < len(values):
         group = np.arange(len(values))
     num = int(group.max()) + 1
     if num < ROWS_PER_FOLD * num_folds:
-        least = f"{ROWS_PER_FOLD * num_folds}, {ROWS_PER_FOLD} for each of {num_folds} folds"
-        raise UserError(f"{what} has {num} distinct rows. Give at least {least}.")
+        raise UserError(
+            f"{what} has {num} distinct rows. Give at least {ROWS_PER_FOLD} for each of "
+            f"{num_folds} folds."
+        )
     group = torch.from_numpy(group)
     return (torch.randperm(num, generator=generator) % num_folds)[group], group
-
-
-def _unreadable(path: Path, form: str, error: Exception) -> UserError:
-    reason = shorten(error) or type(error).__name__
-    return UserError(f"Cannot read '{path}' ({reason}). Save it as {form}.")

@@ -1,15 +1,14 @@
 """The log ratio of the densities of two samples, by classification."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.classifier import NetworkRatio
-from ebm_app.ratios.cross_fit import CrossFit, Learned, Learner, NumFolds, RatioEstimate, Sample
-from ebm_app.ratios.rows import Columns, assign_folds
+from ebm_app.ratios.classifier import classify
+from ebm_app.ratios.cross_fit import CrossFit, Learner, RatioEstimate, Sample
+from ebm_app.ratios.rows import as_columns, assign_folds, check_columns
 from ebm_app.utils.fields import Seed, Steps, check_argument
 from ebm_app.utils.random import make_generator
 
@@ -39,26 +38,22 @@ def log_density_ratio(
             constant or differ between the samples; for fewer than 5 distinct rows a fold.
     """
     learn = partial(classify, num_steps=check_argument(Steps, "steps", steps))
-    estimation = RatioFit(x0, x1, learn, num_folds, random_state)
-    for _ in estimation.run():
-        pass
-    return estimation.result()
+    return RatioFit(x0, x1, learn, num_folds, random_state).result()
 
 
 class RatioFit(CrossFit):
-    """Cross-fitted log ratio of two samples: iterate ``run``, then call ``result``. Arguments and
-    errors as of ``log_density_ratio``; learners get standardised columns."""
+    """Cross-fitted log ratio of two samples. Arguments and errors as of ``log_density_ratio``;
+    learners get standardised columns."""
 
     def __init__(
         self, x0: Any, x1: Any, learn: Learner, num_folds: int, random_state: int
     ) -> None:
-        num_folds = check_argument(NumFolds, "num_folds", num_folds)
         generator = make_generator("cpu", check_argument(Seed, "random_state", random_state))
-        self.columns = Columns.of(x0, "x0")
-        sides = self.columns, Columns.of(x1, "x1")
-        sides[0].check_same(sides[1])
-        rows = [torch.from_numpy(side.values) for side in sides]
-        folds = [assign_folds(side, num_folds, generator) for side in sides]
+        sides = {what: as_columns(x, what) for what, x in (("x0", x0), ("x1", x1))}
+        self.columns = sides["x0"].columns
+        check_columns(sides["x1"].columns, self.columns)
+        folds = [assign_folds(side, what, num_folds, generator) for what, side in sides.items()]
+        rows = [torch.tensor(side.to_numpy()).contiguous() for side in sides.values()]
         self.centre = (rows[0].mean(0) + rows[1].mean(0)) / 2
         self.scale = ((rows[0].var(0) + rows[1].var(0)) / 2).sqrt()
         first = len(rows[0])
@@ -69,25 +64,12 @@ class RatioFit(CrossFit):
         super().__init__(*samples, first + len(rows[1]), learn, num_folds, generator)
 
     def result(self) -> RatioEstimate:
-        """The estimate, after ``run``."""
-        r0, r1 = self.held_out
+        """Train the folds that are left, and return the estimate."""
         return RatioEstimate(
-            **self.figures(),
-            log_ratio0=r0,
-            log_ratio1=r1,
+            **vars(super().result()),
             mean_ratio=lambda x: self.mean_ratio(self._scaled(x)),
             columns=self.columns,
         )
 
     def _scaled(self, x: Tensor) -> Tensor:
         return (x - self.centre) / self.scale
-
-
-def classify(
-    train: Sequence[Tensor],
-    selection: Sequence[Tensor],
-    generator: torch.Generator,
-    num_steps: int,
-) -> Learned:
-    """Learn a log ratio by classification; see ``NetworkRatio.train``."""
-    return NetworkRatio.train(train, selection, [slice(None)], num_steps, generator)

@@ -7,13 +7,18 @@ r"""A small training loop, for networks that train within seconds or minutes.
 (200, 3.0)
 """
 
+import copy
+import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
 from ebm_app.utils.errors import NumericalError
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def fit(
@@ -54,3 +59,39 @@ def fit(
         optimizer.step()
         schedule.step()
         yield step + 1
+
+
+def select_average(
+    module: Module,
+    steps: Iterator[int],
+    num_steps: int,
+    validate: Callable[[Module], float],
+    decay: float,
+    check_every: int,
+    patience: float = math.inf,
+) -> tuple[Module, Module]:
+    """Train a module, and return the best and the last moving average of its weights.
+
+    The average is validated every ``check_every`` steps and after the last. The best one has the
+    smallest loss; it is the untrained module if no average has a smaller one.
+
+    Args:
+        steps: ``fit`` of the module, for ``num_steps`` steps. validate: module -> held-out loss.
+        decay: max decay of the average, which is k / (k + 10) after k steps.
+        patience: steps without improvement before training stops.
+    """
+    average, best, best_step = copy.deepcopy(module), copy.deepcopy(module), 0
+    with torch.no_grad():
+        best_loss = validate(average)
+    for step in steps:
+        with torch.no_grad():
+            weight = 1 - min(decay, step / (step + 10))
+            torch._foreach_lerp_(list(average.parameters()), list(module.parameters()), weight)
+            if step % check_every and step < num_steps:
+                continue
+            loss = validate(average)
+        if loss < best_loss:
+            best, best_step, best_loss = copy.deepcopy(average), step, loss
+        if step - best_step >= patience:
+            break
+    return best, average

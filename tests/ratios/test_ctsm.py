@@ -11,7 +11,7 @@ from exact import F64, ExactBridge, generator, normal
 
 from ebm_app import CTSMRatio
 from ebm_app.ratios import ctsm
-from ebm_app.ratios.classifier import GaussianRatio, SharedAxes
+from ebm_app.ratios.classifier import GaussianRatio
 from ebm_app.ratios.ctsm import EPS, SIGMA, BridgeTimeScore
 from ebm_app.ratios.pairs import DensityPair, mixture, standard_normal
 
@@ -47,18 +47,19 @@ def correlation(pair, ratio, num=1_000):
 def test_untrained_time_score_is_that_of_two_gaussians():
     """Against the exact bridge between isotropic Gaussians, and in its integral."""
     means, stds = (0.2, 0.9), (0.8, 1.1)
-    axes = SharedAxes(
+    base = GaussianRatio(
         torch.zeros(3, dtype=F64),
         torch.eye(3, dtype=F64),
         torch.tensor(means, dtype=F64)[:, None].expand(2, 3),
         torch.tensor(stds, dtype=F64)[:, None].square().expand(2, 3),
+        num_axes=3,
     )
-    net = BridgeTimeScore(GaussianRatio(axes, 3, 1.0), 3)
+    net = BridgeTimeScore(base, 3)
     x, t = normal((20, 3)), torch.full((20,), 0.3, dtype=F64)
     exact = ExactBridge(ctsm.SchrodingerBridgePath(SIGMA), EPS, *zip(means, stds, strict=True))
     expected = exact.time_score(x, t).float()
     torch.testing.assert_close(net(x.float(), t.float()).sum(1), expected, rtol=1e-4, atol=1e-4)
-    summed = BridgeTimeScore(GaussianRatio(axes, 3, 1.0), 1)(x.float(), t.float())[:, 0]
+    summed = BridgeTimeScore(base, 1)(x.float(), t.float())[:, 0]
     torch.testing.assert_close(summed, expected, rtol=1e-4, atol=1e-4)
 
 
