@@ -211,7 +211,9 @@ class Estimate:
     def figures(self) -> dict[str, Any]:
         """All numbers but those of single rows, and the warnings, for JSON."""
         names = [part.name for part in fields(self) if part.repr and part.name != "what"]
-        return {name: getattr(self, name) for name in names} | {"warnings": self.warnings}
+        interval = self.interval and list(self.interval)
+        numbers = {name: getattr(self, name) for name in names}
+        return {**numbers, "interval": interval, "warnings": self.warnings}
 
     def summary(self) -> str:
         """The estimate in words, warnings first."""

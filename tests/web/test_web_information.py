@@ -76,7 +76,7 @@ def test_bad_data_give_errors_without_folders(tmp_path):
         (files(good, str(tmp_path / "bad.npy")), "'bad.npy'"),
         (files(good, wide), "65"),
         (files(*long), "20001"),
-        (files(csv=table, x_columns=["a"], y_columns=["z"]), "'z'"),
+        (files(csv=table, x_columns=["a"], y_columns=["z"]), "got z"),
     ):
         text = error_of(lambda s: list(estimate(s)), source)
         assert word in text and str(tmp_path) not in text
