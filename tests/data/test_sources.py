@@ -5,13 +5,13 @@ import pytest
 import torch
 from conftest import error_of
 from PIL import Image
+from runs import SMALL, weights_of
 
 from ebm_app import train
 from ebm_app.data import lazy
 from ebm_app.data.images import ImageData, image_digest, load_images
 from ebm_app.data.lazy import LazyImages
 from ebm_app.data.sources import as_images
-from runs import SMALL, weights_of
 
 PIXELS = np.random.RandomState(0).randint(0, 256, (30, 8, 8, 3)).astype(np.uint8)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)

@@ -4,11 +4,11 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from conftest import error_of
+from runs import SMALL, weights_of
 
 from ebm_app import train
 from ebm_app.utils.files import read_json
 from ebm_app.utils.processes import SHARDING, make_accelerator
-from runs import SMALL, weights_of
 
 IMAGES = torch.randint(17, (12, 1, 8, 8), dtype=torch.uint8)
 

@@ -7,11 +7,11 @@ import forked
 import pytest
 import torch
 from conftest import TINY
+from runs import equal_tensors, without_speeds
 from safetensors.torch import load_file
 
 from ebm_app.training.metrics import read_metrics
 from ebm_app.utils.files import read_json
-from runs import equal_tensors, without_speeds
 
 pytestmark = pytest.mark.process
 

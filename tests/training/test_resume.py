@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import error_of
+from runs import SMALL, equal_tensors, weights_of, without_speeds
 from safetensors.torch import save
 
 from ebm_app import train
 from ebm_app.training.checkpoint import checkpoints, digests, find_checkpoint
 from ebm_app.training.metrics import read_metrics
 from ebm_app.utils.files import write_json
-from runs import SMALL, equal_tensors, weights_of, without_speeds
 
 pytestmark = pytest.mark.process
 

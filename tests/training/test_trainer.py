@@ -9,6 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import error_of
+from runs import equal_tensors, weights_of, without_speeds
 
 from ebm_app.config import EBMConfig, TrainingConfig, UNetConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
@@ -20,7 +21,6 @@ from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plan import CONSTANT
 from ebm_app.training.trainer import Trainer
-from runs import equal_tensors, weights_of, without_speeds
 
 NET = UNetConfig(block_out_channels=(8,), norm_num_groups=4)
 CONFIG = TrainingConfig(
