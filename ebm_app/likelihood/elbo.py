@@ -12,9 +12,12 @@ from ebm_app.nets.chunks import evaluate_in_chunks, rows_per_call
 from ebm_app.nets.protocols import LogDensityEstimate, NoiseVariance, SteinScore, require
 from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.paths.divergence import normal_draws
-from ebm_app.utils.fields import Draws, Fraction, Nodes, Seed, configuration
+from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.tensors import expand_like, standard_normal_log_density, sum_except_batch
+
+#: Time at which p_t is replaced by N(0, I), and fraction of v_t at which the integral ends.
+START, TAIL = 1e-4, 1e-5
 
 
 class BoundRule(NamedTuple):
@@ -38,26 +41,24 @@ class BoundRule(NamedTuple):
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # cached tensors may be differentiated later
-def bound_rule(
-    path: OneSidedPath, t: float, start: float, tail: float, num_nodes: int
-) -> BoundRule:
+def bound_rule(path: OneSidedPath, t: float, num_nodes: int) -> BoundRule:
     r"""Return nodes for an integral over l = log(a^2 / w), the log signal-to-noise ratio of x_r
     given x_t.
 
     With rho_r = sqrt(v_r) / alpha_r, s^2 = w / a^2 = alpha_t^2 (rho_r^2 - rho_t^2) decreases from
-    its value at r = ``start`` to ``tail`` times v_t. The nodes are those of Gauss-Legendre in
+    its value at r = ``START`` to ``TAIL`` times v_t. The nodes are those of Gauss-Legendre in
 
         y = 2 arsinh(1 / sqrt(s^2 + v_t)),   dl/dy = (s^2 + v_t) / s^2 / tanh(y / 2).
 
     This places few nodes where the integrand is small: far from x_t, y is proportional to the
     signal, and near x_t to w, as the integrand is.
     """
-    ends = torch.tensor([t, start], dtype=torch.float64)
+    ends = torch.tensor([t, START], dtype=torch.float64)
     alpha, rho2 = path.alpha(ends), path.variance(ends) / path.alpha(ends).square()
     v_t, alpha_t = path.variance(ends)[0].item(), alpha[0].item()
     widest = alpha_t**2 * (rho2[1] - rho2[0]).item()
     rule = rule_on(
-        num_nodes, *(2 * math.asinh(1 / math.sqrt(s2 + v_t)) for s2 in (widest, tail * v_t))
+        num_nodes, *(2 * math.asinh(1 / math.sqrt(s2 + v_t)) for s2 in (widest, TAIL * v_t))
     )
     whole = (rule.nodes / 2).sinh().square().reciprocal()  # s^2 + v_t
     s2 = whole - v_t
@@ -108,8 +109,6 @@ class VariationalBound(PointEstimator):
     Args:
         num_nodes: quadrature nodes, see ``bound_rule``.
         num_draws: draws of the noise at each node.
-        start: time at which p_t is replaced by N(0, I); its alpha must exceed 0.
-        tail: the integral ends where w is this fraction of v_t.
         seed: seed of the noise; the noise of an example does not depend on its batch.
 
     ``error`` is the standard error over the draws, by the jackknife at each node; the draws of
@@ -121,8 +120,6 @@ class VariationalBound(PointEstimator):
 
     num_nodes: Nodes = 16
     num_draws: Draws = 4
-    start: Fraction = 1e-4
-    tail: Fraction = 1e-5
     seed: Seed = 0
 
     note: ClassVar[str] = (
@@ -139,9 +136,9 @@ class VariationalBound(PointEstimator):
         path = require_one_sided(model.path)
         noise = normal_draws(self.num_nodes * self.num_draws, x, self.seed)
         noise = noise.unflatten(0, (self.num_nodes, self.num_draws))
-        rule = bound_rule(path, t, self.start, self.tail, self.num_nodes)
+        rule = bound_rule(path, t, self.num_nodes)
         time = torch.tensor(t, dtype=torch.float64)
-        moment = (model.path.alpha(time).square() + model.path.variance(time)).item()
+        moment = (path.alpha(time).square() + path.variance(time)).item()
         components = standard_normal_log_density(x.double() / math.sqrt(moment))
         components = components - math.log(moment) / 2
         error = torch.full((len(x),), math.nan, dtype=torch.float64, device=x.device)
@@ -170,10 +167,8 @@ def draw_residuals(model: SteinScore, x: Tensor, nodes: BoundRule, e: Tensor) ->
         share = expand_like(nodes.deviation.square() / nodes.variances, e.double())
         variance = 1 - share + share * variance.double().view(e.shape)
     else:
-        (score,), variance = (
-            evaluate_in_chunks(lambda x, t: (model.score(x, t),), points, times),
-            None,
-        )
+        (score,) = evaluate_in_chunks(lambda x, t: (model.score(x, t),), points, times)
+        variance = None
     residual = e + deviation * score.view(e.shape)
     return Residuals(e.double(), residual.double(), variance)
 

@@ -59,7 +59,7 @@ def test_elbo_of_a_wrong_score_loses_its_squared_error():
     x = path.alpha(time) * x1 + path.variance(time).sqrt() * normal((4000, 2), 2)
     bound = VariationalBound()
     lost = model.log_density(x, t) - bound(density_of(model), x, t).value
-    rule = bound_rule(path, t, bound.start, bound.tail, bound.num_nodes)
+    rule = bound_rule(path, t, bound.num_nodes)
     square = path.alpha(rule.times).square() * (0.5**2 + 0.6**2) + path.variance(rule.times)
     expected = (rule.weights * rule.deviation.square() * square).sum().item() * pull**2
     assert expected > 0.5 and z_score(lost[:, None], expected) < 4

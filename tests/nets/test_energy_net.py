@@ -13,15 +13,13 @@ from torch import nn
 
 from ebm_app import EBM
 from ebm_app.config import Calibration
-from ebm_app.likelihood import EnergyEstimate
 from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.training.energy_task import Distillation, energy_config
-from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import read_tensors
-from ebm_app.utils.tensors import expand_like
+from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 EPS = 1e-3
 
@@ -72,18 +70,6 @@ def test_both_derivatives_match_closed_form(path):
     assert torch.allclose(model(x, t).score, score, rtol=1e-12)
 
 
-def test_density_at_time_zero_is_the_reference():
-    path, x = LinearVPPath(), normal((4, 2, 3, 3))
-    model = EnergyModel(Bilinear(), path, EPS)
-    start = torch.zeros(4, dtype=F64)
-    reference = path.reference_log_density(x).flatten(1).sum(1)
-    assert torch.equal(model.terms(x, start).flatten(1).sum(1), reference)
-    assert torch.equal(model(x, start).score, -x)
-    bridge = EnergyModel(Bilinear(), SchrodingerBridgePath(), EPS)
-    with pytest.raises(UserError, match="SchrodingerBridgePath"):
-        bridge(x, start + 0.5)
-
-
 def test_energy_equals_the_integral_of_its_time_derivative():
     model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
     energy, x = EnergyDensity(model, 24, calibration=Calibration(0.5, 0.1, 0.2)), normal((5, 4))
@@ -94,18 +80,8 @@ def test_energy_equals_the_integral_of_its_time_derivative():
     other = energy.with_nodes(8).with_eps(0.1)
     assert (other.num_nodes, other.end, other.calibration.mean) == (8, 0.9, 0.5)
     assert torch.equal(other.log_density(x, 0.9), energy.log_density(x, 0.9))
-    assert energy.score_cost(0.5) == 1
-
-
-def test_estimator_subtracts_the_calibration_offset():
-    model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
-    energy, x = EnergyDensity(model, calibration=Calibration(0.5, 0.1, 0.2)), normal((5, 4))
-    found = EnergyEstimate()(energy, x, 0.9)
-    assert torch.allclose(found.value, energy.log_density(x, 0.9) - 0.5, rtol=1e-12)
-    assert torch.allclose(found.components.sum(1), found.value, rtol=1e-12)
-    assert found.error.tolist() == [0.2] * 5 and found.nfe == 1
-    with pytest.raises(UserError, match="estimator energy needs an energy network.*train/energy"):
-        EnergyEstimate()(TimeScoreDensity(model), x, 0.9)
+    bridge = EnergyModel(Bilinear(), SchrodingerBridgePath(), EPS)
+    assert "SchrodingerBridgePath" in error_of(bridge, x, times(bridge.path, 5))
 
 
 GAUSSIAN = ExactModel(LinearVPPath(), EPS, [[0.5]], [0.6], stein_channels=1)
@@ -162,6 +138,8 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
     ebm.save_pretrained(tmp_path)
     found = EBM.from_pretrained(tmp_path).likelihood(images, estimator="energy")
     assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
+    assert torch.allclose(sum_except_batch(found.components), found.log_prob, rtol=1e-12)
+    assert "train/energy.py" in error_of(EBM(GREY).likelihood, images, "energy")
     ebm.density.calibration = Calibration()
     free = ebm.likelihood(images, estimator="energy")
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
