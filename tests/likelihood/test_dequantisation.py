@@ -79,20 +79,6 @@ def test_truncated_normal_points_have_its_density(name, shape, tau):
         assert torch.allclose(e, torch.full_like(e, at), rtol=1e-2)
 
 
-@pytest.mark.parametrize("std", [0.5, 0.12])
-@pytest.mark.parametrize("dequantiser", [UniformDequantisation(), TruncatedNormal(2.0)])
-def test_importance_weights_give_the_mass_of_a_cell(dequantiser, std):
-    """E_q[p(y) / q(y)] is the integral of p over the cell for any q, so the bound holds."""
-    levels = torch.arange(5).repeat(20_000, 1)
-    density = torch.distributions.Normal(torch.tensor(0.1, dtype=F64), std)
-    point = draw(dequantiser, levels, 5)
-    log_weight = density.log_prob(point.y) + point.negative_log_q
-    shrink = moments(PATHS["linear"], point.t)[0]
-    edges = shrink * (2 * torch.arange(6, dtype=F64) / 5 - 1)
-    assert z_score(log_weight.exp(), density.cdf(edges).diff()) < 4.5
-    assert log_weight.mean(0).exp().sum() < 1
-
-
 class ClosedForm(PointEstimator):
     def __call__(self, model, x, t):
         value = model.log_density(x, t)
