@@ -54,11 +54,7 @@ class TimeScoreRatio(nn.Module):
         float64. Each interval between times has 4 nodes."""
         start, end = self.model.interval  # the same margins as in ``log_ratio``
         knots = [start, *(min(max(time, start), end) for time in times)]
-        zero = x.new_zeros(len(x), dtype=torch.float64)
-        integrals = [
-            self._integral(x, low, high, 4) if low < high else zero
-            for low, high in pairwise(knots)
-        ]
+        integrals = [self._integral(x, low, high, 4) for low, high in pairwise(knots)]
         return torch.stack(integrals).cumsum(0)
 
     def _integral(self, x: Tensor, start: float, end: float, num_nodes: int) -> Tensor:

@@ -1,6 +1,5 @@
 """Plots of toy problems and learned log ratios, narrow enough for a phone."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,12 +37,11 @@ def plot_trial(
     figure = Figure(figsize=(WIDTH, 5.1), dpi=DPI, layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", fontsize="small")
     error, ratio = figure.subplots(2, height_ratios=(2, 3))
-    error.plot(*zip(*curve, strict=True), color="C1", marker=".", ms=4)
+    error.semilogy(*zip(*curve, strict=True), color="C1", marker=".", ms=4)
     error.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    error.set_yscale("log")
     # at least two decades, without minor labels, which would overlap
-    low, high = (math.log10(end) for end in error.get_ylim())
-    error.set_ylim(10 ** math.floor(low), 10 ** math.ceil(high))
+    low, high = np.log10(error.get_ylim())
+    error.set_ylim(10 ** np.floor(low), 10 ** np.ceil(high))
     error.yaxis.set_minor_formatter(NullFormatter())
     truth, estimate = truth.cpu().numpy(), estimate.cpu().numpy()
     margin = 0.1 * np.ptp(truth)
@@ -63,19 +61,19 @@ def plot_planes(planes: Planes, time: float) -> Figure:
 
     The time score is blue where p_t decreases in t and red where it increases.
     """
-    at = TIMES.index(time)
-    limits, drawn, learned, scores = planes.limits, *(part[at].numpy() for part in planes[1:])
+    drawn, learned, scores = (part[TIMES.index(time)].numpy() for part in planes[1:])
     figure = Figure(figsize=(WIDTH, 1.8), dpi=DPI, layout="constrained")
     density = {"cmap": "magma", "vmin": 0, "vmax": drawn.max()}
     half = np.quantile(abs(scores), 0.95)
-    for axes, title, values, colours in zip(
-        figure.subplots(1, 3),
-        (f"draws of $p_{{{time:g}}}$", f"learned $p_{{{time:g}}}$", "time score"),
-        (drawn, learned, scores),
-        (density, density, {"cmap": "RdBu_r", "vmin": -half, "vmax": half}),
-        strict=True,
+    panels = {
+        f"draws of $p_{{{time:g}}}$": (drawn, density),
+        f"learned $p_{{{time:g}}}$": (learned, density),
+        "time score": (scores, {"cmap": "RdBu_r", "vmin": -half, "vmax": half}),
+    }
+    for axes, (title, (values, colours)) in zip(
+        figure.subplots(1, 3), panels.items(), strict=True
     ):
-        axes.imshow(values, origin="lower", extent=limits, **colours)
+        axes.imshow(values, origin="lower", extent=planes.limits, **colours)
         axes.set(xticks=[], yticks=[])
         axes.set_title(title, fontsize="small")
     return figure

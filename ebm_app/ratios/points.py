@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.paths import GaussianPath
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.toy_2d import TOY_2D
@@ -54,7 +53,7 @@ class Planes(NamedTuple):
     draws of p_t, ``learned`` the learned p_t, and ``time_scores`` its time score.
     """
 
-    limits: tuple[float, float, float, float]
+    limits: tuple[float, ...]
     drawn: Tensor
     learned: Tensor
     time_scores: Tensor
@@ -65,42 +64,23 @@ class Planes(NamedTuple):
         return (self.limits[1] - self.limits[0]) ** 2 * self.learned[-1].mean().item()
 
 
-class DensityGrid:
-    """Grid on a square that contains nearly all draws of p_t.
-
-    Args:
-        pair: the densities. path: path between them. generator: source of the draws.
-    """
-
-    def __init__(self, pair: DensityPair, path: GaussianPath, generator: torch.Generator) -> None:
-        x0, x1 = (p.sample(NUM_GRID_DRAWS, generator) for p in (pair.p0, pair.p1))
-        noise = torch.randn(x0.shape, device=x0.device, generator=generator)
-        times = torch.tensor(TIMES).to(x0)[:, None].expand(-1, len(x0)).double()
-        drawn = [path.sample(x0, x1, t, noise).xt.double().cpu() for t in times]
-        self.pair, self.limits = pair, _window(torch.cat(drawn))
-        left, right, bottom, top = self.limits
-        edges = [
-            torch.linspace(*ends, SIDE + 1).double() for ends in ((bottom, top), (left, right))
-        ]
-        y, x = torch.meshgrid(*((part[1:] + part[:-1]) / 2 for part in edges), indexing="ij")
-        self.centres = torch.stack([x, y], 2).flatten(0, 1).to(x0)
-        counts = torch.stack([torch.histogramdd(part.flip(1), edges).hist for part in drawn])
-        self.drawn = counts / len(x0) / ((right - left) / SIDE) ** 2
-
-    @torch.no_grad()
-    def planes(self, ratio: TimeScoreRatio) -> Planes:
-        """Densities and time scores of an estimator at the centres of the cells."""
-        log_ratios = ratio.log_ratios_at(self.centres, TIMES)
-        learned = (log_ratios + self.pair.p0.log_density(self.centres)).exp()
-        times = torch.tensor(TIMES).double().clamp(*ratio.model.interval)
-        scores = torch.stack([ratio.time_scores(self.centres, t) for t in times])
-        parts = (part.unflatten(1, (SIDE, SIDE)).cpu() for part in (learned, scores))
-        return Planes(self.limits, self.drawn, *parts)
-
-
-def _window(x: Tensor) -> tuple[float, float, float, float]:
-    """Square around the points (N, 2), without one in a thousand at each end of each axis."""
-    low, high = x.kthvalue(1 + len(x) // 1000, 0).values, x.kthvalue(len(x) - len(x) // 1000, 0)[0]
+@torch.no_grad()
+def density_planes(pair: DensityPair, ratio: TimeScoreRatio, generator: torch.Generator) -> Planes:
+    """Compare draws of p_t with the learned p_t, in a square that contains nearly all draws."""
+    x0, x1 = (p.sample(NUM_GRID_DRAWS, generator) for p in (pair.p0, pair.p1))
+    noise = torch.randn(x0.shape, device=x0.device, generator=generator)
+    times = torch.tensor(TIMES, device=x0.device).double()
+    path = ratio.model.path
+    drawn = [path.sample(x0, x1, t.expand(len(x0)), noise).xt.double().cpu() for t in times]
+    low, high = torch.cat(drawn).quantile(torch.tensor([0.001, 0.999]).double(), 0)
     half = 0.55 * (high - low).max().item()
-    (across, up) = ((low + high) / 2).tolist()
-    return across - half, across + half, up - half, up + half
+    limits = [end for m in ((low + high) / 2).tolist() for end in (m - half, m + half)]
+    edges = [torch.linspace(*ends, SIDE + 1).double() for ends in (limits[:2], limits[2:])]
+    counts = torch.stack([torch.histogramdd(part, edges).hist.mT for part in drawn])
+    x, y = torch.meshgrid(*((part[1:] + part[:-1]) / 2 for part in edges), indexing="xy")
+    centres = torch.stack([x, y], 2).flatten(0, 1).to(x0)
+    learned = ratio.log_ratios_at(centres, TIMES) + pair.p0.log_density(centres)
+    start, end = ratio.model.interval
+    scores = torch.stack([ratio.time_scores(centres, t) for t in times.clamp(start, end)])
+    parts = (part.unflatten(1, (SIDE, SIDE)).cpu() for part in (learned.exp(), scores))
+    return Planes(tuple(limits), counts / len(x0) / (2 * half / SIDE) ** 2, *parts)

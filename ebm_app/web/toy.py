@@ -13,7 +13,7 @@ from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import methods_of
 from ebm_app.ratios.pairs import DensityPair, standard_normal
 from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
-from ebm_app.ratios.points import TIMES, DensityGrid, EvaluationPoints, Planes
+from ebm_app.ratios.points import TIMES, EvaluationPoints, Planes, density_planes
 from ebm_app.ratios.problems import TOY_PROBLEMS
 from ebm_app.ratios.toy_2d import TOY_2D
 from ebm_app.ratios.training import TEST, VALIDATION, RatioTraining, train
@@ -87,14 +87,13 @@ def toy(
         EvaluationPoints(pair, NUM_POINTS, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
-    grid = None
-    if pair.dim == 2:
-        grid = DensityGrid(pair, estimator.path, make_generator(device, 0, VALIDATION))
 
     def outputs(
         head: str, ratio: TimeScoreRatio, points: EvaluationPoints, facts: dict[str, Any]
     ) -> ToyOutputs:
-        planes, estimate = grid and grid.planes(ratio), ratio.log_ratio(points.x)
+        planes, estimate = None, ratio.log_ratio(points.x)
+        if pair.dim == 2:
+            planes = density_planes(pair, ratio, make_generator(device, 0, VALIDATION))
         metrics = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
         metrics["divergence_truth"] = points.metrics(points.truth)["divergence"]
         metrics = {**settings, **facts, **finite_or_none(metrics)}

@@ -3,13 +3,12 @@
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, normal
+from exact import F64, generator, normal
 
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import gaussian_pair
-from ebm_app.ratios.points import SIDE, TIMES, DensityGrid
-from ebm_app.utils.random import make_generator
+from ebm_app.ratios.points import SIDE, TIMES, density_planes
 from ebm_app.web.toy import PAIRS, toy
 
 SHIFT = 4.0
@@ -39,12 +38,8 @@ def test_log_ratios_along_a_path_match_closed_form():
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)  # the margin at t = 1
 
 
-def image_grid(pair):
-    return DensityGrid(pair, TimeScores().path, make_generator("cpu", 1))
-
-
-def test_grid_holds_the_draws_and_the_learned_mass():
-    found = image_grid(gaussian_pair(2, SHIFT)).planes(exact())
+def test_planes_hold_the_draws_and_the_learned_mass():
+    found = density_planes(gaussian_pair(2, SHIFT), exact(), generator())
     area = ((found.limits[1] - found.limits[0]) / SIDE) ** 2
     mass, drawn = (area * part.sum((1, 2)) for part in (found.learned, found.drawn))
     assert found.mass == pytest.approx(mass[-1].item())
@@ -55,13 +50,17 @@ def test_grid_holds_the_draws_and_the_learned_mass():
     assert z.square().mean().item() == pytest.approx(1, abs=0.1)
 
 
-def test_grid_rows_increase_in_y():
+def test_rows_of_planes_increase_in_y():
     pair = PAIRS["pinwheel"]  # whose mirror image is another
-    grid = image_grid(pair)
-    truth = pair.p1.log_density(grid.centres).exp()
-    assert torch.corrcoef(torch.stack([grid.drawn[-1].flatten(), truth]))[0, 1] > 0.9
-    mirrored = torch.stack([grid.drawn[-1].T.flatten(), truth])
-    assert torch.corrcoef(mirrored)[0, 1] < 0.5
+    planes = density_planes(pair, TimeScores().build(pair, 0, "cpu"), generator())
+    left, right, bottom, top = planes.limits
+    centres = (torch.arange(SIDE) + 0.5) / SIDE
+    y, x = torch.meshgrid(
+        bottom + (top - bottom) * centres, left + (right - left) * centres, indexing="ij"
+    )
+    truth = pair.p1.log_density(torch.stack([x, y], 2).flatten(0, 1)).exp()
+    for drawn, low, high in ((planes.drawn[-1], 0.9, 1), (planes.drawn[-1].T, -1, 0.5)):
+        assert low < torch.corrcoef(torch.stack([drawn.flatten(), truth]))[0, 1] < high
 
 
 def test_unknown_names_raise():
