@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.ratios.estimators import TimeScoreRatio
-from ebm_app.ratios.pairs import DensityPair
-from ebm_app.ratios.toy_2d import TOY_2D
+from ebm_app.ratios.pairs import TOY_2D, DensityPair
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Cells of a grid per axis, and draws of each density in the histogram

@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import methods_of
-from ebm_app.ratios.pairs import DensityPair, standard_normal
+from ebm_app.ratios.pairs import TOY_2D, DensityPair, standard_normal
 from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
 from ebm_app.ratios.points import TIMES, EvaluationPoints, Planes, density_planes
 from ebm_app.ratios.problems import TOY_PROBLEMS
-from ebm_app.ratios.toy_2d import TOY_2D
 from ebm_app.ratios.training import TEST, VALIDATION, RatioTraining, train
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.random import make_generator

@@ -12,11 +12,9 @@ With --x and --y, evaluate/mi.py estimates the mutual information of your own ro
 """
 
 import csv
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -26,7 +24,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, parse
 from ebm_app.cli.mi import PairFlags, estimate
-from ebm_app.ratios.gaussian_net import GaussianNet
+from ebm_app.ratios.methods import GaussianNet
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, Problem
 from ebm_app.ratios.training import TEST, VALIDATION, train
@@ -39,7 +37,6 @@ from ebm_app.utils.fields import (
     finite_or_none,
     setting,
 )
-from ebm_app.utils.files import read_json, write_json
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import make_generator
@@ -78,21 +75,21 @@ class TableFlags(CommonFlags):
     learning_rates: tuple[Positive, ...] = setting("learning rates, by default the paper's", ())
     num_seeds: Draws | None = setting("runs of the best learning rate: 3, or 2 with --quick", None)
     quick: bool = setting("a few cells with few steps, in about two minutes", False)
-    output_dir: Path = setting("folder of runs and table, which is resumed", Path("runs"))
+    output_dir: Path = setting("folder of the table", Path("runs"))
 
 
 @configuration(kw_only=True)
 class ToyFlags(TableFlags):
     """The command line of evaluate/toy.py."""
 
-    output_dir: Path = setting("folder of runs and table, which is resumed", Path("runs/toy"))
+    output_dir: Path = setting("folder of the table", Path("runs/toy"))
 
 
 @configuration(kw_only=True)
 class MIFlags(TableFlags, PairFlags):
     """The command line of evaluate/mi.py: of a table, or of paired rows."""
 
-    output_dir: Path = setting("folder of runs and table, which is resumed", Path("runs/mi"))
+    output_dir: Path = setting("folder of the table", Path("runs/mi"))
 
 
 def toy(argv: Sequence[str] | None = None) -> Metrics:
@@ -156,18 +153,13 @@ def make_row(
     problem = replace(problem, training=training)
 
     def train_once(rate: float, seed: int) -> Metrics:
-        settings = {"problem": name, "method": method, "learning_rate": rate, "seed": seed}
-        settings |= {"training": asdict(training), "num_points": num_points}
-        folder = args.output_dir / "runs" / name / method / f"lr={rate:g},seed={seed}"
-        work = partial(train_and_test, problem, method, seed, rate, num_points, device)
-        return run_once(folder, settings, work)
+        return train_and_test(problem, method, seed, rate, num_points, device)
 
-    errors = {
-        rate: train_once(rate, args.seed)["validation_error"]
-        for rate in args.learning_rates or problem.learning_rates
-    }
-    best = min(errors, key=errors.get)
-    records = [train_once(best, args.seed + number) for number in range(args.num_seeds or 3)]
+    rates = args.learning_rates or problem.learning_rates
+    first = {rate: train_once(rate, args.seed) for rate in rates}
+    best = min(first, key=lambda rate: first[rate]["validation_error"])
+    others = range(args.seed + 1, args.seed + (args.num_seeds or 3))
+    records = [first[best], *(train_once(best, seed) for seed in others)]
     row: dict[str, Any] = {"problem": name, "method": method}
     for key in records[0]["test"]:
         values = [record["test"][key] for record in records]
@@ -202,28 +194,3 @@ def train_and_test(
     if isinstance(net, GaussianNet):
         metrics["matrix"] = net.mutual_information()
     return {"validation_error": last.best_error, "test": finite_or_none(metrics), "nfe": nfe}
-
-
-def run_once(folder: Path, settings: Metrics, run: Callable[[], Metrics]) -> Metrics:
-    """Return the metrics of a run, from its record cell.json if it is finished.
-
-    Args:
-        settings: what the metrics depend on, as JSON.
-
-    Raises:
-        UserError: if the folder has a record with other settings.
-    """
-    path = folder / "cell.json"
-    record = read_json(path) if path.exists() else None
-    if record is not None and record.get("settings") != json.loads(json.dumps(settings)):
-        raise UserError(
-            f"{folder} has a run with other settings. Use the same settings or another "
-            "--output_dir."
-        )
-    if record is not None and record["figures"] is not None:
-        return record["figures"]
-    folder.mkdir(parents=True, exist_ok=True)
-    # an unfinished record: refuse to resume an interrupted run with other settings
-    write_json(path, {"settings": settings, "figures": None})
-    write_json(path, {"settings": settings, "figures": run()})
-    return read_json(path)["figures"]

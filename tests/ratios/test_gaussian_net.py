@@ -7,7 +7,7 @@ import torch
 from exact import F64, normal
 
 from ebm_app.paths import LinearVPPath
-from ebm_app.ratios.gaussian_net import GaussianNet
+from ebm_app.ratios.methods import GaussianNet
 
 
 def with_covariance(sigma):

@@ -9,6 +9,7 @@ from exact import F64, generator, normal, z_score
 from torch import distributions
 
 from ebm_app.ratios.pairs import (
+    TOY_2D,
     DensityPair,
     gaussian_pair,
     information_pair,
@@ -16,7 +17,6 @@ from ebm_app.ratios.pairs import (
     mixture_pair,
     standard_normal,
 )
-from ebm_app.ratios.toy_2d import TOY_2D
 
 NUM = 20_000
 
