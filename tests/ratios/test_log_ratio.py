@@ -47,20 +47,13 @@ def cross_fit(ratio, x0, x1):
     return list(fit.run()), fit.result()
 
 
-def test_shared_axes_diagonalise_both_covariances():
-    mix = normal((3, 3), 1)
-    x0, x1 = normal((50, 3), 2) @ mix, normal((60, 3), 3) * torch.tensor([1.0, 2.0, 0.5])
-    axes = GaussianRatio.fit(x0, x1, 0.0)
-    for x, mean, variance in zip((x0, x1), axes.means, axes.variances, strict=True):
-        u = axes.coordinates(x)
-        torch.testing.assert_close(u.mean(0), mean)
-        torch.testing.assert_close(u.T.cov(), variance.diag(), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(axes.variances.mean(0), torch.ones(3, dtype=F64))
-
-
-def test_log_ratio_of_gaussians_matches_closed_form():
+def test_gaussian_ratio_matches_closed_form():
     x0, x1 = normal((60, 3), 2), normal((50, 3), 3) @ normal((3, 3), 4) + 1
     x, ratio = normal((20, 3), 5), GaussianRatio.fit(x0, x1, 0.0)
+    for sample, variance in zip((x0, x1), ratio.variances, strict=True):
+        covariance = ratio.coordinates(sample).T.cov()
+        torch.testing.assert_close(covariance, variance.diag(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ratio.variances.mean(0), torch.ones(3, dtype=F64))
     expected = 0
     for part, sign in ((x1, 1), (x0, -1)):
         density = torch.distributions.MultivariateNormal(part.mean(0), part.T.cov())
@@ -90,14 +83,15 @@ def test_bound_is_below_the_divergence_for_a_wrong_ratio():
 
 
 def test_bound_is_withheld_with_few_effective_rows():
-    x0, x1 = shifted(300, 10, 3.0)
-    _, estimate = cross_fit(Shift(3.0), x0, x1)
-    assert estimate.effective_rows < 30 and estimate.value is None
+    _, estimate = cross_fit(Shift(3.0), *shifted(300, 10, 3.0))
+    assert estimate.value is estimate.stderr is estimate.interval is None
+    assert estimate.effective_rows < 30 and "effective rows" in estimate.warnings[0]
+    assert "KL" not in estimate.summary() and estimate.figures()["interval"] is None
 
 
 def test_bound_is_withheld_for_a_constant_ratio():
     _, estimate = cross_fit(Shift(0.0), *shifted(300, 1, 0.0))
-    assert estimate.value is None and estimate.interval is None
+    assert estimate.value is None and "constant" in estimate.warnings[0]
 
 
 def test_log_ratio_of_two_shifted_gaussians():
@@ -127,20 +121,11 @@ def test_estimate_is_a_function_of_the_seed():
     assert first == same != other
 
 
-def test_estimate_withholds_the_bound_of_distant_samples():
-    estimate = log_density_ratio(*shifted(200, 20, 4.0), num_folds=3, steps=50)
-    assert estimate.value is estimate.stderr is estimate.interval is None
-    assert "effective rows" in estimate.warnings[0] and "KL" not in estimate.summary()
-    assert estimate.interval is None
-
-
 def test_log_ratio_raises_for_other_columns():
     table = pd.DataFrame(normal((60, 2)).numpy(), columns=["a", "b"])
     estimate = log_density_ratio(table, table + 1, **SHORT)
-    assert "3 columns" in error_of(estimate.log_ratio, np.ones((2, 3)))
     assert "b, a" in error_of(estimate.log_ratio, table[["b", "a"]])
     assert "columns" in error_of(log_density_ratio, table, table[["a"]])
-    assert "missing" in error_of(log_density_ratio, table, table.mask(table > 1))
 
 
 @pytest.mark.parametrize("task", ["normal_1x1", "sparse_5x5"])
