@@ -3,12 +3,12 @@
 import pytest
 import torch
 from conftest import TINY, error_of
-from runs import SMALL, equal_tensors, weights_of
 
 from ebm_app import EBM, train
 from ebm_app.cli.command_line import run_script
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.utils.files import read_json
+from runs import SMALL, equal_tensors, weights_of
 
 IMAGES = torch.randint(17, (12, 1, 8, 8), dtype=torch.uint8)
 
@@ -58,10 +58,8 @@ def test_a_tenth_is_held_out():
 @pytest.mark.parametrize(
     ("images", "settings", "message"),
     [
-        (IMAGES[:, 0], {}, "(N, C, H, W)"),
         (IMAGES, {"validation": IMAGES[..., :4]}, "size"),
         (IMAGES[:2], {}, "at least 3"),
-        (IMAGES, {"num_levels": 8}, "level"),
         (IMAGES, {"colour": 1}, "colour"),
         (IMAGES, {"learning_rate": "fast"}, "learning_rate"),
     ],
