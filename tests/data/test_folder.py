@@ -66,9 +66,7 @@ def test_all_formats_are_read(tmp_path):
     assert (levels.int() - 100).abs().max() <= 2
 
 
-@pytest.mark.parametrize(
-    "mode, channels", [("1", 1), ("L", 1), ("LA", 1), ("P", 3), ("RGB", 3), ("RGBA", 3)]
-)
+@pytest.mark.parametrize("mode, channels", [("1", 1), ("LA", 1), ("P", 3), ("RGBA", 3)])
 def test_one_colour_file_makes_all_images_rgb(tmp_path, mode, channels):
     fill(tmp_path, 9)
     kind = "RGB" if channels == 3 else "L"
@@ -129,7 +127,6 @@ def test_mixed_sizes_need_a_resolution(tmp_path):
 
 def test_missing_and_small_folders_are_user_errors(tmp_path):
     assert "no folder" in error_of(load_folder, tmp_path / "absent")
-    assert "found 0" in error_of(load_folder, tmp_path)
     fill(tmp_path, 9)
     assert "found 9" in error_of(load_folder, tmp_path)
 

@@ -1,7 +1,6 @@
 """The training loop: exact resumes, batches that depend on the step only, failures."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +8,8 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import error_of
-from runs import equal_tensors, weights_of, without_speeds
+from runs import SMALL, equal_tensors, weights_of, without_speeds
 
-from ebm_app.config import EBMConfig, TrainingConfig, UNetConfig
-from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.objectives.regression import OBJECTIVES
@@ -20,21 +17,12 @@ from ebm_app.training import checkpoint
 from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plan import CONSTANT
+from ebm_app.training.settings import resolve
 from ebm_app.training.trainer import Trainer
 
-NET = UNetConfig(block_out_channels=(8,), norm_num_groups=4)
-CONFIG = TrainingConfig(
-    max_train_steps=8,
-    train_batch_size=6,
-    lr_warmup_steps=2,
-    ema_decay=0.9,
-    checkpointing_steps=4,
-    validation_steps=8,
-    validation_images=4,
-    validation_repeats=1,
-    num_preview_images=0,
-    logging_steps=1,
-)
+SETTINGS = {name: value for name, value in SMALL.items() if name != "device"}
+SETTINGS |= {"max_train_steps": 8, "train_batch_size": 6, "checkpointing_steps": 4}
+SETTINGS |= {"validation_steps": 8, "learning_rate": 2e-3, "input_frequencies": ()}
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +32,8 @@ def data() -> ImageData:
     return ImageData("noise", 17, levels[:20], levels[20:30], levels[30:])
 
 
-def make_trainer(
-    data: ImageData, folder: Path, net: UNetConfig = NET, eps: float = 5e-7, **changes: object
-) -> Trainer:
-    config = replace(CONFIG, **changes)
-    has_head = config.stein_factor > 0
-    ebm_config = EBMConfig(
-        dataset="noise",
-        image_shape=data.image_shape,
-        num_levels=17,
-        net=net,
-        stein_head=has_head,
-        prediction="moments" if has_head else "normalised",
-        condition_dim=AUGMENTATIONS[config.augmentation].dim,
-        num_nodes=8,
-        eps=eps,
-    )
+def make_trainer(data: ImageData, folder: Path, **changes: object) -> Trainer:
+    ebm_config, config = resolve(data, {**SETTINGS, **changes})
     folder.mkdir(exist_ok=True)
     accelerator = Accelerator(cpu=True)
     task = EBMTask(accelerator, ebm_config, config, data)
@@ -86,13 +60,12 @@ def weights(run: Trainer) -> torch.Tensor:
     ids=["muon", "tsm"],
 )
 def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path, changes):
-    net = replace(NET, dropout=0.2, block_out_channels=(16,))
-    changes = {"augmentation": "affine", **changes}
-    whole = make_trainer(data, tmp_path / "whole", net, **changes)
+    changes = changes | {"augmentation": "affine", "dropout": 0.2, "block_out_channels": (16,)}
+    whole = make_trainer(data, tmp_path / "whole", **changes)
     whole.fit()
     shutil.copytree(tmp_path / "whole", tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # interrupted after step 4, in mid-epoch
-    resumed = make_trainer(data, tmp_path / "part", net, gradient_checkpointing=True, **changes)
+    resumed = make_trainer(data, tmp_path / "part", gradient_checkpointing=True, **changes)
     assert resumed.task.model.model.net.unet.is_gradient_checkpointing
     resumed.resume(checkpoint.find_checkpoint(tmp_path / "part", "latest"))
     before, cores = resumed.now.seconds, resumed.now.core_seconds
@@ -210,7 +183,7 @@ def test_resume_refuses_other_settings(data, tmp_path, finished):
     for changes, message in (
         ({"learning_rate": 0.5}, "learning_rate"),
         ({"train_batch_size": 5}, "batch size"),
-        ({"net": replace(NET, t_scale=10.0)}, "net"),
+        ({"t_scale": 10.0}, "net"),
     ):
         assert message in error_of(make_trainer(data, tmp_path / "a", **changes).resume, folder)
     split = {"train_batch_size": 3, "gradient_accumulation_steps": 2}
