@@ -32,10 +32,8 @@ NUMBERS = (-1, 0, 1, 17, 0.5, 1e-20, 5e-324, 1e300, np.nan, np.inf, 2**31, 2**64
 OTHERS = (None, True, "", "a\nb", "x" * 10_000, b"bytes", [], [1, 2], {}, {"a": 1}, object(), int)
 ARRAYS = (np.int64(2), np.float32(0.5), np.zeros(0), np.array("a"), np.ones(2), torch.tensor(2))
 BATCHES = (IMAGES, IMAGES.numpy(), IMAGES.tolist(), IMAGES[:1], IMAGES[0], IMAGES * 2)
-BATCHES = (*BATCHES, IMAGES[:0], IMAGES.half(), IMAGES > 0.5, IMAGES.to_sparse())
-#: Without values, with shared memory, and not contiguous.
+BATCHES = (*BATCHES, IMAGES[:0], IMAGES.half(), IMAGES > 0.5, IMAGES.to_sparse(), IMAGES.mT)
 BATCHES = (*BATCHES, torch.empty(2, 1, 8, 8, device="meta"), torch.zeros(1).expand(2, 1, 8, 8))
-BATCHES = (*BATCHES, np.asfortranarray(IMAGES.numpy()), IMAGES.transpose(2, 3))
 NAMES = (*ESTIMATORS, *DEQUANTISERS, *SAMPLERS, *PATHS, "digits", "nothing", "../x", "/dev/zero")
 POOL = (*NUMBERS, *OTHERS, *ARRAYS, *BATCHES, *NAMES)
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
@@ -60,24 +58,15 @@ def calls(ebm):
         ebm.sample: {"num_images": 1, "sampler": "dpm", "seed": 0, "labels": None}
         | {"guidance": 1.0, **STEPS},
         ebm.classify: {"images": IMAGES, "seed": 0},
-        ebm.start: {"num_images": 1, "seed": 0},
-        ebm.to_images: {"x": IMAGES},
-        ebm.density.with_nodes: {"num_nodes": 4},
         ebm.density.with_eps: {"eps": 0.1},
-        EBM: {"config": GREY},
-        Flow: {"config": flow.config},
         flow.log_density: {"x": IMAGES},
         ebm.energy: {"x": IMAGES, "t": 0.5},
         ebm.score: {"x": IMAGES, "t": 0.5},
-        ebm.time_score: {"x": IMAGES, "t": 0.5},
-        ebm.encode: {"images": IMAGES, "seed": 0},
-        ebm.density_for: {"num": 2, "labels": None, "guidance": 1.0},
         complete: {"ebm": ebm, "images": IMAGES, "mask": mask, "seed": 0, "num_temperatures": 2},
         EBM.from_pretrained: {"name_or_path": "digits", "device": "cpu"},
         load_images: {"name": "digits", "data_root": "data"},
         sample_from_config: {"space": "ambient", "eps": 0.01, "prediction": "v", "num_nodes": 4},
         PathConfig: {"name": "vp", "c": 1.0, "arguments": {}},
-        UNetConfig: {"block_out_channels": (8,), "layers_per_block": 1, "dropout": 0.0},
         AnomalyDetector: {"model": "digits", "score": "ranks"},
         detector.fit: {"images": IMAGES},
         detector.nearest: {"image": IMAGES[:1], "num": 2},
@@ -92,7 +81,6 @@ def calls(ebm):
             "num_images": 1,
             "num_temperatures": 2,
         },
-        Product: {"densities": [ebm.density], "weights": [1.0]},
         **{kind: {} for kinds in (SAMPLERS, PATHS, ESTIMATORS) for kind in kinds.values()},
     }
 

@@ -70,16 +70,15 @@ class Biased(ExactModel):
         return output._replace(score=output.score / 1.5 + 0.3)
 
 
-@pytest.mark.parametrize("score", ["head", "integral"])
-def test_exact_accept_step_corrects_a_wrong_head(score):
+def test_exact_accept_step_corrects_a_wrong_head():
     """A wrong head biases the flow and the accept step by work, but not the one by energy."""
     density, x0 = gaussian(model=Biased), normal((1500, 2))
-    settings = {"num_temperatures": 20, "final_steps": 40, "end_variance": 0.01, "score": score}
+    settings = {"num_temperatures": 20, "final_steps": 40, "end_variance": 0.01}
     by_energy, by_work = (
         abs(run(AnnealedHMC(acceptance=name, **settings), density, x0)[-1].x.mean().item() - MEAN)
         for name in ("energy", "work")
     )
-    assert by_energy < 0.1 and (by_work > 0.1) == (score == "head")
+    assert by_energy < 0.1 and by_work > 0.1
     assert z_score(run(PFODESampler(), density, x0)[-1].x.flatten(1) - MEAN) > 10
 
 
