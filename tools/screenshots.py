@@ -104,7 +104,7 @@ def take(page: Page, tab: str, file: Path) -> None:
         press(page, button)
         text_of(page, label, pattern)
     else:
-        page.get_by_role("cell", name="self-test").wait_for(timeout=WAIT)
+        page.get_by_role("cell", name="weights").wait_for(timeout=WAIT)
     page.mouse.move(0, 0)
     # images load when they are scrolled into view
     for place in ("document.body.scrollHeight", "0"):

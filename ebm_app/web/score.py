@@ -37,8 +37,8 @@ ROWS, COLUMNS = ("upper", "", "lower"), ("left", "", "right")
 TAB, UPLOAD = "score", "upload"
 FORMATS = (
     "PNG, JPEG, WebP, BMP or TIFF, 8 bits per channel, one frame. The largest centred crop with "
-    "the model's aspect ratio is averaged and rounded to the model's pixels. The bundled models "
-    "expect one light digit on black."
+    "the model's aspect ratio is averaged to the model's pixels and rounded to its levels. The "
+    "bundled models expect one light digit on black."
 )
 
 
