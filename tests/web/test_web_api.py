@@ -2,7 +2,6 @@
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -41,19 +40,21 @@ RETURNS = {
     "/score": "Image Textbox Plot Label Json",
     "/toy": "Plot Textbox Json",
 }
-META = {"_type": "gradio.FileData"}
 HTML = "<img src=x onerror=alert(1)>"
-ALWAYS_BAD = [{"a": 1}, [[]], 10**400]
-PATHS = ("/etc/passwd", "http://127.0.0.1:1/a.png", "x" * 5000)
-#: Invalid values by the names of the arguments
-BAD = {
-    ("seed", "num_images", "repeats", "learning_rate"): [None, HTML, -1, 1e10],
-    ("model", "task", "problem"): [None, 40.5, "../grey", HTML],
-    ("x_columns",): [None, [3]],
-    ("randomise",): [None, HTML],
-    ("image", "drawing", "x"): [*PATHS, HTML, 3, *({"path": p, "meta": META} for p in PATHS)],
-}
-FILES = ("image", "drawing", "x")
+FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
+#: Endpoint, argument and invalid value
+BAD = [
+    *(("/generate", "seed", value) for value in (None, HTML, -1, 10**400)),
+    *(("/generate", "model", value) for value in (None, "../grey", HTML)),
+    ("/generate", "randomise", HTML),
+    *(("/score", "image", value) for value in ("/etc/passwd", "http://127.0.0.1:1/a", 3, FILE)),
+    *(("/score_drawing", "drawing", value) for value in ("/etc/passwd", FILE)),
+    *(("/mi", "x", value) for value in ("/etc/passwd", FILE)),
+    ("/mi", "x_columns", [[]]),
+    ("/mi_example", "task", HTML),
+    ("/complete", "unknown", HTML),
+    ("/toy", "learning_rate", HTML),
+]
 
 
 def test_endpoints_keep_their_arguments(page):
@@ -96,38 +97,19 @@ def test_client_scores_a_drawing(client, tmp_path):
         client.predict("grey", {**canvas, "composite": None}, 4, api_name="/score_drawing")
 
 
-def bad_calls():
-    """Yield endpoint, arguments and the name of the invalid one."""
-    for endpoint, good in ENDPOINTS.items():
-        good = {name: None if value is ... else value for name, value in good.items()}
-        for names, values in BAD.items():
-            for name in set(names) & set(good):
-                for bad in [*values, *ALWAYS_BAD]:
-                    yield endpoint, {**good, name: bad}, name
-
-
 @pytest.mark.process
 def test_bad_arguments_give_safe_error_messages(address):
     web = httpx.Client(timeout=60, trust_env=False)
     web.post(f"{address}login", data=LOGIN)
-
-    def complaint(endpoint, arguments, name):
-        """Return what is wrong with the answer, or None."""
+    for endpoint, name, bad in BAD:
+        good = {key: None if value is ... else value for key, value in ENDPOINTS[endpoint].items()}
+        text = json.dumps({"data": list({**good, name: bad}.values())})
         call = f"{address}gradio_api/call{endpoint}"
-        text = json.dumps({"data": list(arguments.values())})
         answer = web.post(call, content=text, headers={"Content-Type": "application/json"})
         events = web.get(f"{call}/{answer.json()['event_id']}").text.strip()
         event, data = events.split("\n\n")[-1].split("\n", 1)
-        data = json.loads(data.removeprefix("data: "))
-        if event != "event: error":
-            return f"no error but {str(data)[:200]}"
-        message = data["error"] or ""  # empty where gradio refuses the file itself
-        is_sentence = "\n" not in message and len(message) < 2000 and bool(message)
-        is_safe = not re.search(r"[<>]|/tmp|passwd\W.*root", message)
-        return None if is_safe and (is_sentence or name in FILES) else message
-
-    calls = list(bad_calls())
-    with ThreadPoolExecutor(12) as pool:  # fewer than the queue holds
-        complaints = list(pool.map(lambda call: complaint(*call), calls))
-    wrong = [(call, text) for call, text in zip(calls, complaints, strict=True) if text]
-    assert not wrong, wrong[:20]
+        assert event == "event: error", (endpoint, name, bad)
+        # empty where gradio refuses the file itself
+        message = json.loads(data.removeprefix("data: "))["error"] or ""
+        assert message or name in ("image", "drawing", "x")
+        assert not re.search(r"[<>\n]|/tmp|passwd\W.*root", message), message
