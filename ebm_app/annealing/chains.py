@@ -10,7 +10,7 @@ of a reverse chain from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z
 - diffused AIS: the chains take a step of the reversed diffusion between two temperatures, with
   exact weights (``ebm_app.annealing.moves``).
 
-The accept step and the weights use the same quadrature rule of ``num_nodes`` nodes, so the weights
+The accept step and the weights use the same quadrature rule of ``NUM_NODES`` nodes, so the weights
 are exact for its density. The last factor of a weight converts to the model's own rule.
 
 Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, arXiv:1412.8566
@@ -28,12 +28,11 @@ from tqdm.auto import tqdm
 from ebm_app.annealing.moves import Moves
 from ebm_app.nets.protocols import LogDensity
 from ebm_app.paths import require_one_sided
-from ebm_app.paths.schedules import SCHEDULES, ScheduleName
+from ebm_app.paths.schedules import ARC_LENGTH
 from ebm_app.sampling.annealing import IntermediateDistribution, Transport, anneal, stay
 from ebm_app.sampling.hmc import Field, Metropolis, Target, adapt
-from ebm_app.utils.fields import Nodes, PositiveInt, Steps, advanced, configuration, setting
+from ebm_app.utils.fields import PositiveInt, Steps, configuration, setting
 from ebm_app.utils.random import make_generator
-from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Pilot chains, their further transitions per temperature, and the temperatures where they move
@@ -42,6 +41,8 @@ NUM_PILOT, PILOT_STEPS, PILOT_TEMPERATURES = 4, 3, 100
 ACCEPTANCE = 0.9
 #: Growth factor for ``adapt``, whose default is slow at high acceptance
 GROWTH = math.exp(0.45)
+#: Quadrature nodes of the densities
+NUM_NODES = 8
 #: Quadrature nodes of the gradient in the leapfrog; the accept step corrects its error
 GRADIENT_NODES = 4
 #: Chains per batch
@@ -55,12 +56,8 @@ class Annealing:
     """Settings of annealed chains."""
 
     num_temperatures: Steps = setting("annealing temperatures", 48)
-    schedule: ScheduleName = setting(
-        "spacing of the temperatures: arc_length, log_snr or linear", "arc_length"
-    )
     steps_per_temperature: PositiveInt = setting("HMC transitions per temperature", 1)
     num_leapfrog_steps: PositiveInt = setting("leapfrog steps per transition", 4)
-    num_nodes: Nodes = advanced("quadrature nodes of the densities", 8)
 
 
 class ChainEnds(NamedTuple):
@@ -92,9 +89,8 @@ class Chains:
     ) -> None:
         path = require_one_sided(model.path)
         self.model, self.settings, self.data, self.seed = model, settings, data, seed
-        schedule = SCHEDULES[choose("schedule", settings.schedule, SCHEDULES)]
-        self.times = schedule.times(path, model.start, model.end, settings.num_temperatures)
-        density = model.with_nodes(settings.num_nodes).log_density
+        self.times = ARC_LENGTH.times(path, model.start, model.end, settings.num_temperatures)
+        density = model.with_nodes(NUM_NODES).log_density
         field = model.with_nodes(GRADIENT_NODES).log_density_gradient
         self.targets = [
             Target(partial(field, t=t), Metropolis(partial(density, t=t)))

@@ -41,12 +41,12 @@ def mixture(shape):
     return ExactModel(LinearVPPath(), 0.01, means, (0.8, 0.8), (0.9, 0.1), stein_channels=1)
 
 
-def chains_of(density, name, num, **settings):
+def chains_of(density, name, num):
     """Return tuned chains, with ``num`` exact samples at the last time as data."""
-    model, (moves, usual) = density.model, KINDS[name]
+    model, (moves, settings) = density.model, KINDS[name]
     t = torch.full((num,), density.end, dtype=F64)
     data = model.sample(t, (num, *model.means.shape[1:]), 5).xt
-    return Chains(density, replace(usual, **settings), moves, data, 3)
+    return Chains(density, settings, moves, data, 3)
 
 
 CASES = [
@@ -84,10 +84,11 @@ def test_methods_find_log_z_by_the_time_integral(name, float64):
     assert 0.3 < result.acceptance < 1
 
 
-def test_last_factor_changes_to_the_rule_of_the_model(float64):
+def test_last_factor_changes_to_the_rule_of_the_model(float64, monkeypatch):
     """The chains use three nodes; the density after the last move uses those of the model."""
     density = density_of(mixture((2,)), 24)
-    chains = chains_of(density, "ais", 10, num_nodes=3)
+    monkeypatch.setattr(module, "NUM_NODES", 3)
+    chains = chains_of(density, "ais", 10)
     fine, coarse = density, density.with_nodes(3)
     ends = chains.forward(50)
     chains.model = coarse

@@ -10,7 +10,7 @@ from ebm_app.cli import ais
 
 METHODS = {"diffused", "ais", "raise"}
 SHORT = (
-    "--num_chains 4 --num_nodes 4 --split train --limit 4 --repeats 1 --num_leapfrog_steps 1 "
+    "--num_chains 4 --split train --limit 4 --repeats 1 --num_leapfrog_steps 1 "
     "--num_temperatures 2 --device cpu"
 ).split()
 

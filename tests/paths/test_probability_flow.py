@@ -10,7 +10,7 @@ from exact import F64, ExactModel, normal, two_modes, z_score
 
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
-from ebm_app.paths.probability_flow import SOLVERS, ProbabilityFlow
+from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import ARC_LENGTH, SCHEDULES
 
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
@@ -28,13 +28,6 @@ def run(model, x, num_steps=20, start=START, end=END, solver="heun", probes=None
     flow = ProbabilityFlow(model.exact_score, model.path)
     *_, state = flow.solve(x, start, end, solver, num_steps, probes)
     return state
-
-
-def mapped(model, x, start=START, end=END):
-    """Return the exact flow of Gaussian data, along which (x - alpha mu) / sqrt(m) is constant."""
-    mean, variance, *_ = model.moments(torch.tensor([start, end], dtype=F64))
-    mean, deviation = mean.flatten(), variance[0].sqrt()
-    return mean[1] + deviation[1] / deviation[0] * (x - mean[0])
 
 
 def level(model, x, t):
@@ -105,17 +98,3 @@ def test_log_determinant_is_the_change_of_log_density(path, ends):
     assert estimates.shape == (40, 4)
     assert z_score(estimates, lost) < 4
     assert run(model, x).log_det.shape == (0, 4)
-
-
-@every_schedule
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_solvers_map_a_gaussian_in_single_precision(solver, schedule):
-    """The flow of a Gaussian scales by the ratio of its standard deviations."""
-    model, x, ends = gaussian(LinearVPPath()), normal((3, 1, 2, 2)), (0.9, 0.1)
-    flow, single = ProbabilityFlow(model.exact_score, model.path, schedule), x.float()
-    *_, state = flow.solve(single, *ends, solver, 40, unit_probes(single))
-    assert state.x.dtype == torch.float32 and state.log_det.dtype == F64
-    assert torch.allclose(state.x.double(), mapped(model, x, *ends), atol=2e-3)
-    variance = model.moments(torch.tensor(ends, dtype=F64))[1][0]
-    expected = math.prod(x.shape[1:]) / 2 * (variance[1] / variance[0]).log()
-    assert (state.log_det.sum(0) - expected).abs().max() < 2e-2
