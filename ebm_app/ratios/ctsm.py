@@ -20,7 +20,7 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), sections 3 and 4 (arXiv
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -165,15 +165,8 @@ def train(
 
     steps = fit(ratio.parameters(), loss_of_step, num_steps, LEARNING_RATE)
     averages = select_average(ratio, steps, num_steps, validate, DECAY, CHECK_EVERY)
-    return Learned(*(BridgeRatio(base, average) for average in averages))
-
-
-class BridgeRatio(NamedTuple):
-    """Log ratio of a trained bridge at rows in the original coordinates."""
-
-    base: GaussianRatio
-    ratio: TimeScoreRatio
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Log ratio in nats: (N, D) -> (N,), float64."""
-        return self.ratio.log_ratio(self.base.coordinates(x).float())
+    selected, last = (
+        lambda x, ratio=average: ratio.log_ratio(base.coordinates(x).float())
+        for average in averages
+    )
+    return Learned(selected, last)

@@ -146,17 +146,12 @@ def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
     return DensityPair(standard_normal(dim), mixture([[shift] * dim], 1.0))
 
 
-def mixture_pair(k: float, dim: int = 20, centre: float = 2.0) -> DensityPair:
-    """Two modes each: those of p0 have entries centre -+ k sigma / 2, those of p1 -centre -+ k
-    sigma / 2, and sigma = sqrt(4 / (4 + k^2)) gives every coordinate variance 1.
-
-    Args:
-        k: distance between the two modes in every coordinate, in units of sigma.
-        dim: D. centre: the mean of p0 in every coordinate.
-    """
+def mixture_pair(k: float, dim: int = 20) -> DensityPair:
+    """Two modes each: those of p0 have entries 2 -+ k sigma / 2, those of p1 -2 -+ k sigma / 2,
+    and sigma = sqrt(4 / (4 + k^2)) gives every coordinate variance 1."""
     sigma = 2 / math.hypot(2, k)
     half = k * sigma / 2
-    ends = [(m - half, m + half) for m in (centre, -centre)]
+    ends = [(m - half, m + half) for m in (2.0, -2.0)]
     return DensityPair(*(mixture([[end] * dim for end in pair], sigma) for pair in ends))
 
 

@@ -40,10 +40,6 @@ class EvaluationPoints:
         error = (log_ratio - self.truth).square().mean()
         return {"error": error.item(), "divergence": log_ratio[-self.num1 :].mean().item()}
 
-    def judge(self, ratio: TimeScoreRatio) -> dict[str, float]:
-        """Metrics of the integral with fixed nodes."""
-        return self.metrics(ratio.log_ratio(self.x))
-
 
 class Planes(NamedTuple):
     """Values on a grid of the plane at ``TIMES``, each (T, side, side) with rows in increasing y.

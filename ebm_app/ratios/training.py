@@ -7,7 +7,7 @@ best weights are kept. The learning rate follows a cosine to zero and changes at
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,13 +17,12 @@ from torch import Tensor
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import DensityPair
+from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.utils.fields import PositiveInt, configuration
 from ebm_app.utils.fitting import fit
 from ebm_app.utils.random import make_generator
 
 TRAIN, VALIDATION, TEST = range(3)
-#: Estimator -> metrics; the best has the smallest "error"
-Judge = Callable[[TimeScoreRatio], dict[str, float]]
 
 
 @configuration
@@ -62,7 +61,7 @@ def train(
     seed: int,
     lr: float,
     training: RatioTraining,
-    judge: Judge,
+    points: EvaluationPoints,
     device: str = "cpu",
 ) -> Iterator[Evaluation]:
     """Train an estimator; yields an evaluation before the first step, every ``eval_every`` steps
@@ -70,6 +69,7 @@ def train(
 
     Args:
         seed: seed of initial weights and draws. lr: learning rate of Adam.
+        points: validation points, on which the best weights have the smallest error.
 
     Raises:
         NumericalError: if a loss is not finite.
@@ -89,7 +89,7 @@ def train(
     best = math.inf, 0, copy.deepcopy(ratio)
     for step in chain([0], steps):
         if step % training.eval_every == 0 or step == training.iterations:
-            metrics = judge(ratio)
+            metrics = points.metrics(ratio.log_ratio(points.x))
             if metrics["error"] < best[0]:
                 best = metrics["error"], step, copy.deepcopy(ratio)
             yield Evaluation(step, ratio, metrics, *best)

@@ -100,7 +100,7 @@ def toy(
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
         return plot, f"{head}\n{name}: {result_text(metrics)}", metrics, planes
 
-    for state in train(estimator, pair, seed, learning_rate, training, points.judge, device):
+    for state in train(estimator, pair, seed, learning_rate, training, points, device):
         curve.append((state.step, state.metrics["error"]))
         facts = {"step": state.step, "best_step": state.best_step}
         head = progress(state.step, iterations)

@@ -185,7 +185,7 @@ def train_and_test(
         EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
-    settings = seed, rate, problem.training, validation.judge, device
+    settings = seed, rate, problem.training, validation, device
     with suppress(NumericalError):  # after divergence, test the best weights so far
         for evaluation in train(problem.methods[method], problem.pair, *settings):
             last = evaluation

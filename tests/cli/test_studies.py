@@ -61,7 +61,7 @@ def test_every_method_of_a_problem_trains(name):
     problem, training = (TOY_PROBLEMS | INFORMATION_PROBLEMS)[name], RatioTraining(1, 16)
     points = EvaluationPoints(problem.pair, 4, generator())
     for method in problem.methods.values():
-        *_, last = train(method, problem.pair, 0, 1e-3, training, points.judge)
+        *_, last = train(method, problem.pair, 0, 1e-3, training, points)
         assert 0 < last.metrics["error"] < math.inf
 
 

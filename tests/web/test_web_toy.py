@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from conftest import error_of
 
 from ebm_app.ratios import points
 from ebm_app.web import toy
@@ -39,3 +40,9 @@ def test_only_plane_problems_have_density_plots():
 
 def test_diverged_training_suggests_a_lower_learning_rate():
     assert "learning rate" in toy.result_text({"error": None})
+
+
+def test_unknown_path_of_a_problem_raises():
+    names = "mixtures_k2", "variance_preserving", "ctsm_v_time1"
+    message = "unknown path of mixtures_k2 'variance_preserving': choose one of bridge_sigma1, "
+    assert message in error_of(next, toy.toy(*names, 1e-3, 10, 0))
