@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from runs import SMALL
 
 from ebm_app.cli.command_line import run_script
 from ebm_app.config import EBMConfig
@@ -28,11 +29,7 @@ torch.set_num_threads(1)
 
 ROOT = Path(__file__).parent.parent
 #: Flags of a model that trains in seconds
-TINY = (
-    "--block_out_channels 8 --norm_num_groups 4 --num_nodes 8 --dropout 0 "
-    "--train_batch_size 4 --validation_images 4 --validation_repeats 1 --num_preview_images 0 "
-    "--logging_steps 1 --lr_warmup_steps 2 --ema_decay 0.9 --device cpu"
-).split()
+TINY = [word for key, value in SMALL.items() for word in (f"--{key}", str(value).strip("(,)"))]
 
 #: Settings of a run of the page
 SETTINGS = {"model": "grey", "sampler": "pf_ode", "num_images": 5, "num_steps": 3, "seed": 7}
