@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from ebm_app.ebm import EBM
-from ebm_app.likelihood import ESTIMATORS, ProbabilityFlowDensity, VariationalBound
+from ebm_app.likelihood import ESTIMATORS, ProbabilityFlowDensity
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.likelihood.elbo import START
 from ebm_app.nets.protocols import JointScore, SteinScore, TimeScore, require
 from ebm_app.paths.schedules import ARC_LENGTH
 from ebm_app.utils.errors import UserError
@@ -172,7 +173,7 @@ def noise_excess(
     torch.Size([2])
     """
     path = density.path
-    first = max(density.start, VariationalBound.start)
+    first = max(density.start, START)
     ends = torch.tensor([first, density.end], dtype=torch.float64)
     rule = rule_on(num_nodes, *(2 * path.alpha(ends).log() - path.variance(ends).log()).tolist())
     total = torch.zeros(len(x1), dtype=torch.float64, device=x1.device)

@@ -8,7 +8,7 @@ from conftest import error_of
 from exact import ExactModel, generator
 
 from ebm_app.evaluation.selftest import PREDICTED_NOISE, judge, noise_excess
-from ebm_app.likelihood import VariationalBound
+from ebm_app.likelihood.elbo import START
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
 
@@ -27,7 +27,7 @@ def test_noise_of_a_scaled_head_matches_closed_form():
     q, model = 0.1, Scaled(LinearVPPath(), 1e-4, [[0.0]], [1.0], stein_channels=1)
     energy = density_of(model)
     excess = noise_excess(energy, model.data((4000, 3)), 32, generator())
-    ends = torch.tensor([VariationalBound.start, energy.end], dtype=torch.float64)
+    ends = torch.tensor([START, energy.end], dtype=torch.float64)
     first, last = (2 * model.path.alpha(ends).log() - model.path.variance(ends).log()).tolist()
 
     def integral(at):
