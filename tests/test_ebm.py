@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import digit, error_of
 from exact import F64, ExactModel, normal
+from safetensors.torch import save_file
 
 from ebm_app import EBM, complete
 from ebm_app.config import EBMConfig, PathConfig
@@ -129,6 +130,9 @@ def test_options_by_name_equal_objects(ebm):
 
 def test_wrong_files_and_options_are_reported(ebm, tmp_path):
     ebm.save_pretrained(tmp_path)
+    weights = {**ebm.state_dict(), "extra": torch.zeros(1)}
+    save_file(weights, tmp_path / "model.safetensors")
+    assert "extra is unexpected" in error_of(EBM.from_pretrained, tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
     assert "format_version 99" in error_of(EBM.from_pretrained, tmp_path)
