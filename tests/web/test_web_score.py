@@ -2,9 +2,11 @@
 
 import shutil
 
+import gradio as gr
 import numpy as np
 import pytest
 from conftest import digit, pixels, save_digit
+from PIL import Image
 
 from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.data.images import load_images
@@ -85,3 +87,10 @@ def test_quadrature_error_does_not_shrink_with_draws(models):
     found = score.mean_likelihood(integral, "time_integral", 64)
     assert found["log_prob_error"] == pytest.approx(np.hypot(spread, numerical)) and numerical > 0
     assert found["bits_error"] == pytest.approx(found["log_prob_error"] / (64 * np.log(2)))
+
+
+def test_generated_image_is_uploaded_without_loss(page):
+    images = [block for block in page.blocks.values() if isinstance(block, gr.Image)]
+    (upload,) = (image for image in images if image.alt_text == "The uploaded image")
+    sent = np.random.RandomState(0).randint(0, 256, (8, 8)).astype(np.uint8)
+    assert np.array_equal(pixels(upload.postprocess(Image.fromarray(sent)).path), sent)
