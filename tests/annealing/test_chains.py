@@ -49,14 +49,10 @@ def chains_of(density, name, num):
     return Chains(density, settings, moves, data, 3)
 
 
-CASES = [
-    pytest.param("ais", 0.22, 1500, marks=pytest.mark.process),
-    ("diffused", 1.0, 1000),
-    pytest.param("diffused", 4.5, 1500, marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize("name, factor, num", CASES)
+@pytest.mark.parametrize(
+    "name, factor, num",
+    [pytest.param("ais", 0.22, 1500, marks=pytest.mark.process), ("diffused", 1.0, 1000)],
+)
 def test_log_z_is_zero_in_both_directions(name, factor, num, float64):
     """Also for chains that hardly move. The mean log-weights of AIS and RAISE bracket log Z."""
     chains = chains_of(ExactDensity(mixture((16,))), name, num)
@@ -68,7 +64,7 @@ def test_log_z_is_zero_in_both_directions(name, factor, num, float64):
     errors = [w.std().item() / math.sqrt(num) for w in (u, v)]
     if name == "ais":
         assert below.mean_log_weight < -4 * errors[0] and above.mean_log_weight > 4 * errors[1]
-    elif factor == 1:  # the reverse moves are the exact reverse of the forward moves
+    else:  # the reverse moves are the exact reverse of the forward moves
         assert 0.6 < errors[1] / errors[0] < 1.5
     combined = bennett(u[:100], v[:100])
     assert abs(combined.log_z) < 3.5 * combined.stderr

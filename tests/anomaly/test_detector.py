@@ -78,5 +78,4 @@ def test_errors_name_the_value_and_the_remedy(detector, digits):
     assert "entropy" in error_of(AnomalyDetector, ebm, "entropy")
     assert "99 calibration" in error_of(detector.predict, images, 0.01)
     assert "false_alarm_rate" in error_of(detector.predict, images, 1.5)
-    assert "28" in error_of(detector.predict, torch.zeros(1, 1, 28, 28))
     assert "at least 2" in error_of(two_sample_test, ebm, images, images[:1])

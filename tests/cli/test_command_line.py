@@ -88,12 +88,8 @@ def test_unknown_word_exits_with_code_2(capsys, words):
     assert stop.value.code == 2 and capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [("--num_steps 0", "num_steps"), ("--pace nan", "pace"), ("--sizes 1 2 3 4", "sizes")],
-)
-def test_value_out_of_range_is_named(words, name):
-    assert name in error_of(parse, Walk, "A walk.", ["here", *words.split()])
+def test_value_out_of_range_is_named():
+    assert "sizes" in error_of(parse, Walk, "A walk.", "here --sizes 1 2 3 4".split())
 
 
 def test_settings_go_to_every_kind_that_has_them():
