@@ -1,7 +1,6 @@
 """Damaged models and recorded settings raise a UserError, or load without harm."""
 
 import json
-import shutil
 import struct
 
 import pytest
@@ -48,19 +47,12 @@ BYTES = {
 }
 
 
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("originals")
-    for name, (kind, config) in MODELS.items():
-        kind(config).save_pretrained(folder / name)
-    return folder
-
-
-@pytest.fixture(params=MODELS)
-def model(request, originals, tmp_path):
-    """(class, a copy of the folder of an intact model)."""
-    shutil.copytree(originals / request.param, tmp_path / "model")
-    return MODELS[request.param][0], tmp_path / "model"
+@pytest.fixture(params=MODELS.values(), ids=MODELS)
+def model(request, tmp_path):
+    """(class, folder of an intact model)."""
+    kind, config = request.param
+    kind(config).save_pretrained(tmp_path)
+    return kind, tmp_path
 
 
 def error_in(call):
