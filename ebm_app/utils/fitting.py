@@ -77,7 +77,7 @@ def select_average(
 
     Args:
         steps: ``fit`` of the module, for ``num_steps`` steps. validate: module -> held-out loss.
-        decay: max decay of the average, which is k / (k + 10) after k steps.
+        decay: max decay of the average: after k steps it is min(decay, k / (k + 10)).
         patience: steps without improvement before training stops.
     """
     average, best, best_step = copy.deepcopy(module), copy.deepcopy(module), 0
