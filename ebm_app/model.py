@@ -34,7 +34,7 @@ class DensityModel(PretrainedModel):
         density: the density; built from ``config`` with fresh weights by default.
 
     Raises:
-        UserError: for settings that do not fit together.
+        UserError: for settings that do not fit together, and another kind of object as density.
     """
 
     config_class, kind = EBMConfig, ENERGY_MODEL
@@ -44,7 +44,9 @@ class DensityModel(PretrainedModel):
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
         self.space = build_space(config.space, config.image_shape, config.num_levels)
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
-        self.density = density or build_density(config, self.space)
+        if density is None:
+            density = build_density(config, self.space)
+        self.density = check_argument(PathDensity, "density", density)
         self.model = self.density.model
 
     def energy(self, x: Tensor, t: float = 1.0) -> Tensor:
