@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from pandas import Index
 from torch import Tensor
 
 from ebm_app.ratios.rows import as_columns, check_columns
@@ -26,6 +25,7 @@ from ebm_app.utils.tensors import effective_sample_size, log_mean_exp
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import Index
 
 Ratio = Callable[[Tensor], Tensor]
 Samples = tuple[Tensor, Tensor]
@@ -256,7 +256,7 @@ class RatioEstimate(Estimate):
     """
 
     mean_ratio: Ratio = field(repr=False)
-    columns: Index = field(repr=False)
+    columns: "Index" = field(repr=False)
 
     def log_ratio(self, x: Any) -> Tensor:
         """Return log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats.

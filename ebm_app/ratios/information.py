@@ -13,7 +13,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import scipy
 import torch
 from torch import Tensor
@@ -75,6 +74,8 @@ class InformationFit(CrossFit):
                     f"Columns '{name}' of x and '{other}' of y have the same values, so that "
                     "their mutual information is infinite. Remove one."
                 )
+        import pandas as pd  # half a second to import
+
         pairs, dim_x = pd.concat([x, y], axis=1), x.shape[1]
         fold, group = assign_folds(pairs, "x with y", num_folds, generator)
         scores = torch.from_numpy(normal_scores(pairs.to_numpy()))

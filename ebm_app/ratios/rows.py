@@ -6,19 +6,20 @@ No file is unpickled.
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from annotated_types import Ge, Le
-from pandas import DataFrame, Index, RangeIndex
 from torch import Tensor
 
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import Int, check_argument
 from ebm_app.utils.files import open_file
 from ebm_app.utils.tensors import as_tensor
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Index
 
 NumFolds = Annotated[Int, Ge(3), Le(100)]
 #: Min distinct rows of each fold
@@ -27,7 +28,7 @@ ROWS_PER_FOLD = 5
 LARGEST_RANGE = 1e100
 
 
-def read_rows(path: str | Path, columns: Sequence[str] = ()) -> DataFrame:
+def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
     """Read rows (N, d) from a .npy file, or the named columns of a CSV file, as float64.
 
     A CSV file is UTF-8 with commas between cells, a header line and decimal points. Columns that
@@ -55,14 +56,16 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> DataFrame:
     return as_columns(rows, f"'{path}'")
 
 
-def _read_csv(path: Path) -> DataFrame:
+def _read_csv(path: Path) -> "DataFrame":
+    import pandas as pd  # half a second to import
+
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # lines that are too long
         options = {"encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
         return pd.read_csv(path, **options).rename(columns=str.strip)
 
 
-def as_columns(values: Any, what: str) -> DataFrame:
+def as_columns(values: Any, what: str) -> "DataFrame":
     """Convert an array or data frame (N,) or (N, d) of real numbers to float64.
 
     Columns of arrays are numbered from 1 by a ``RangeIndex``.
@@ -71,6 +74,8 @@ def as_columns(values: Any, what: str) -> DataFrame:
         UserError: if the values are not real numbers, have another number of dimensions, or
             contain masked, NaN or infinite entries.
     """
+    from pandas import DataFrame
+
     num_masked = np.ma.count_masked(values) if isinstance(values, np.ma.MaskedArray) else 0
     if num_masked:
         raise UserError(f"{num_masked} values of {what} are masked. Fill in or remove the rows.")
@@ -103,8 +108,10 @@ def as_columns(values: Any, what: str) -> DataFrame:
     return DataFrame(numbers, columns=values.columns)
 
 
-def check_columns(columns: Index, expected: Index) -> None:
+def check_columns(columns: "Index", expected: "Index") -> None:
     """Raise a UserError unless numbers of columns agree, and names where both have names."""
+    from pandas import RangeIndex
+
     are_named = not any(isinstance(part, RangeIndex) for part in (columns, expected))
     if len(columns) != len(expected) or (are_named and list(columns) != list(expected)):
         names, wanted = (shorten(", ".join(map(str, part))) for part in (columns, expected))
@@ -114,7 +121,7 @@ def check_columns(columns: Index, expected: Index) -> None:
 
 
 def assign_folds(
-    rows: DataFrame, what: str, num_folds: int, generator: torch.Generator
+    rows: "DataFrame", what: str, num_folds: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return the fold (N,) and the number of the distinct row (N,) of each row.
 
