@@ -62,7 +62,7 @@ def run_options(args: RunOptions, dataset: str, kind: str) -> RunOptions:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train, and return the metrics on the main process."""
     args = parse(Arguments, __doc__, argv, FIRST)
-    # slow to import: --help does without
+    # slow to import, and not needed for --help
     from ebm_app.data.images import load_images
     from ebm_app.flow import Flow
     from ebm_app.training.ebm_task import EBMTask

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NumFolds = Annotated[Int, Ge(3), Le(100)]
 #: Min distinct rows of each fold
 ROWS_PER_FOLD = 5
-#: Max range of a column, and inverse of the min range: squares overflow beyond
+#: Max range of a column, and inverse of its min range. Squares overflow outside of these.
 LARGEST_RANGE = 1e100
 
 
@@ -109,7 +109,7 @@ def as_columns(values: Any, what: str) -> "DataFrame":
 
 
 def check_columns(columns: "Index", expected: "Index") -> None:
-    """Raise a UserError unless numbers of columns agree, and names where both have names."""
+    """Raise a UserError if the number of columns differs, or the names if both have names."""
     from pandas import RangeIndex
 
     are_named = not any(isinstance(part, RangeIndex) for part in (columns, expected))

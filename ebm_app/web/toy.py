@@ -64,8 +64,8 @@ def toy(
 ) -> Iterator[ToyOutputs]:
     """Train a density ratio estimator on a toy problem.
 
-    Returns a plot, a text and the metrics. The metrics while training are on validation points,
-    the last ones are those of the best step on test points.
+    Returns a plot, a text and the metrics. During training, the metrics are those on validation
+    points. The last ones are those of the best step, on test points.
     """
     pair = PAIRS[choose("problem", problem, PAIRS)]
     path_label, sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))]
