@@ -45,8 +45,8 @@ class Schedule:
     >>> schedule = Schedule(config)
     >>> schedule.learning_rate(1), schedule.learning_rate(4), round(schedule.learning_rate(6), 3)
     (0.25, 1.0, 0.5)
-    >>> [step for step in range(1, 9) if schedule.is_due(step, 3)]
-    [3, 6, 8]
+    >>> schedule.is_due(3, 3), schedule.is_due(4, 3), schedule.is_due(8, 3)
+    (True, False, True)
     """
 
     def __init__(self, config: LoopConfig) -> None:
