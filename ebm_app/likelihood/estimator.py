@@ -4,6 +4,7 @@ An estimator names the protocol of ``ebm_app.nets.protocols`` that it needs, in 
 as ``needs``. All values are in nats.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -90,3 +91,10 @@ class PointEstimator(Estimator):
         mean = torch.stack(components).mean(0) if components else None
         value, error = (torch.stack(column).mean(0) for column in (values, errors))
         return LogDensityEstimate(value, error, mean, nfe)
+
+
+def error_over_draws(values: Tensor) -> Tensor:
+    """Return the standard error (B,) of the mean of independent draws (K, B); NaN for K = 1."""
+    if len(values) < 2:
+        return torch.full_like(values[0], math.nan)
+    return values.std(0, unbiased=True) / math.sqrt(len(values))

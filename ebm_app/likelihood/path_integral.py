@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import PointEstimator
+from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
 from ebm_app.nets.chunks import evaluate_in_chunks
 from ebm_app.nets.protocols import JointScore, LogDensityEstimate, require
 from ebm_app.paths import OneSidedPath, require_one_sided
@@ -112,10 +112,7 @@ class PathIntegral(PointEstimator):
         draws = [self._integrate(model, x, e, rule) for e in noise]
         components, coarse = (torch.stack(column) for column in zip(*draws, strict=True))
         values, coarse = components.flatten(2).sum(2), coarse.flatten(2).sum(2)
-        error = torch.full_like(values[0], math.nan)
-        if self.num_draws > 1:
-            spread = values.std(0, unbiased=True) / math.sqrt(self.num_draws)
-            error = torch.hypot(spread, (values - coarse).mean(0))
+        error = torch.hypot(error_over_draws(values), (values - coarse).mean(0))
         mean = components.mean(0) if components.shape[2:] == x.shape[1:] else None
         return LogDensityEstimate(values.mean(0), error, mean, self.num_draws * self.num_nodes)
 

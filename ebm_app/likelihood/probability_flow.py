@@ -1,6 +1,5 @@
 """log p_t(x) as the density of the probability-flow ODE of a model."""
 
-import math
 from collections.abc import Callable
 from typing import Annotated, ClassVar
 
@@ -8,7 +7,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import PointEstimator
+from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
 from ebm_app.nets.protocols import LogDensityEstimate, NoiseModel, SteinScore, require
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
@@ -106,8 +105,5 @@ class ProbabilityFlowDensity(PointEstimator):
 
         values, error, nfe = refine(solve, x, self.max_refinements)
         if self.num_probes:
-            spread = torch.full_like(error, math.nan)
-            if self.num_probes > 1:
-                spread = values.std(0, unbiased=True) / math.sqrt(self.num_probes)
-            error = torch.hypot(error, spread)
+            error = torch.hypot(error, error_over_draws(values))
         return LogDensityEstimate(values.mean(0), error, None, nfe)

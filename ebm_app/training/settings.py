@@ -112,12 +112,12 @@ def resolve(
 def adapt_defaults(settings: Settings, explicit: Collection[str]) -> Settings:
     """Return the settings with defaults that fit the ``explicit`` ones: prediction and objective
     fit each other, and warmup takes a tenth of a short run."""
+    supported = OBJECTIVES[settings.objective].predictions
     if "prediction" not in explicit:
-        supported = OBJECTIVES[settings.objective].predictions
         default = default_prediction(settings.stein_factor > 0)
         is_supported = "objective" not in explicit or default in supported
         settings = replace(settings, prediction=default if is_supported else supported[0])
-    if "objective" not in explicit and settings.prediction not in ("moments", "levels"):
+    if "objective" not in explicit and settings.prediction not in supported:
         settings = replace(settings, objective="ctsm_v")
     if "lr_warmup_steps" not in explicit:
         longest = max(TrainingConfig.lr_warmup_steps, settings.max_train_steps // 10)
