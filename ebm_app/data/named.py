@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.lazy import Splits
+from ebm_app.data.sources import read_dataset
 from ebm_app.utils.errors import UserError
 
 #: Sizes of the splits of the 1,797 digits, permuted by ``numpy.random.RandomState(0)``
@@ -37,8 +38,10 @@ class Source:
     def read(self, root: Path, download: bool) -> tuple[Splits, Splits]:
         """Return levels, uint8 (N, C, H, W), and labels, int64 (N,), of the three splits.
 
-        torchvision unpickles the files of CIFAR-10 only after comparing their MD5 with the
-        published one, so that other files are not executed. The files of MNIST are not pickled.
+        Parquet files in a folder of the source's name, such as ROOT/cifar10, are read as a data
+        set of Hugging Face. Otherwise torchvision reads its own files. It unpickles those of
+        CIFAR-10 only after comparing their MD5 with the published one, so that
+        other files are not executed. The files of MNIST are not pickled.
 
         Raises:
             UserError: for missing or damaged files, or a failed download.
@@ -71,12 +74,21 @@ class Source:
         end = len(train) - min(self.max_validation, len(train) // 6)
         return (train[:end], train[end:], test), (labels[:end], labels[end:], test_labels)
 
+    def _has_parquet(self, root: Path) -> bool:
+        return any((root / self.name).rglob("*.parquet"))
+
     def _missing(self, root: Path) -> str:
         """Return the names of the missing files, separated by commas."""
+        if self._has_parquet(root):
+            return ""
         return ", ".join(f for f in self.files if not os.path.isfile(root / self.folder / f))
 
     def _read_part(self, root: Path, train: bool, download: bool) -> tuple[Tensor, Tensor]:
         """Return levels (N, C, H, W) and labels (N,) of the training or test files."""
+        if self._has_parquet(root):
+            from datasets import load_dataset  # seconds to import
+
+            return read_dataset(load_dataset(str(root / self.name))["train" if train else "test"])
         from torchvision import datasets  # over a second to import
 
         part: Any = getattr(datasets, self.dataset_class)(root, train=train, download=download)

@@ -1,7 +1,8 @@
 """Optimizers: AdamW, and Muon for matrices."""
 
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ MIN_SIDE = 16
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    r"""Return an approximation of U V^T for a matrix U S V^T (rows, columns).
+    r"""Return an approximation of U V^T for matrices U S V^T (*, rows, columns).
 
     Five Newton-Schulz steps X <- a X + (b A + c A^2) X, A = X X^T, from X of Frobenius norm 1.
     Singular values of at least 0.01 of the Frobenius norm end between 0.65 and 1.25.
@@ -26,9 +27,9 @@ def orthogonalise(matrix: Tensor) -> Tensor:
     True
     """
     a, b, c = NEWTON_SCHULZ
-    is_tall = len(matrix) > matrix.shape[1]
+    is_tall = matrix.shape[-2] > matrix.shape[-1]
     x = matrix.mT if is_tall else matrix
-    x = x / (x.norm() + 1e-12)
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-12)
     for _ in range(5):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
@@ -58,22 +59,36 @@ class Muon(torch.optim.AdamW):
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Update every weight that has a gradient. The gradients of matrices are freed."""
         for group in self.param_groups:
+            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
                 if weight.grad is not None and is_matrix(weight):
-                    self._step_matrix(weight, group["lr"], group["weight_decay"])
-                    weight.grad = None
+                    by_shape[weight.shape].append(weight)
+            for weights in by_shape.values():
+                self._step_matrices(weights, group["lr"], group["weight_decay"])
         return super().step(closure)
 
-    def _step_matrix(self, weight: Tensor, rate: float, decay: float) -> None:
-        state = self.state[weight]
-        if not state:
-            state["step"] = torch.zeros((), device=weight.device)  # expected by AdamW on a resume
-            state["exp_avg"] = torch.zeros_like(weight)
-        state["step"] += 1
-        average = state["exp_avg"].lerp_(weight.grad, 1 - MOMENTUM)
-        update = orthogonalise(weight.grad.lerp(average, MOMENTUM).flatten(1))
-        scale = 0.2 * math.sqrt(max(update.shape))
-        weight.mul_(1 - rate * decay).add_(update.view_as(weight), alpha=-rate * scale)
+    def _step_matrices(self, weights: Sequence[Tensor], rate: float, decay: float) -> None:
+        """Update matrices of one shape together, since a GPU is idle between small products."""
+        averages = []
+        for weight in weights:
+            state = self.state[weight]
+            if not state:
+                state["step"] = torch.zeros((), device=weight.device)  # AdamW expects it on resume
+                state["exp_avg"] = torch.zeros_like(weight)
+            state["step"] += 1
+            averages.append(state["exp_avg"])
+        gradients = [weight.grad for weight in weights]
+        torch._foreach_lerp_(averages, gradients, 1 - MOMENTUM)
+        updates = torch.stack(torch._foreach_lerp(gradients, averages, MOMENTUM)).flatten(2)
+        scale = 0.2 * math.sqrt(max(updates.shape[1:]))
+        torch._foreach_mul_(weights, 1 - rate * decay)
+        steps = [
+            step.view_as(weight)
+            for step, weight in zip(orthogonalise(updates), weights, strict=True)
+        ]
+        torch._foreach_add_(weights, steps, alpha=-rate * scale)
+        for weight in weights:
+            weight.grad = None
 
 
 #: Optimizers by name

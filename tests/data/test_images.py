@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import error_of, write_idx, write_mnist
+from datasets import ClassLabel, Dataset, Features
+from datasets import Image as ImageFeature
+from PIL import Image
 from torchvision import datasets
 
 from ebm_app.data.images import DATASETS, load_images
@@ -118,6 +121,20 @@ def test_cifar_is_not_unpickled_with_another_digest(cifar, monkeypatch):
     (root / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"changed")
     monkeypatch.setattr(pickle, "load", lambda *a, **k: pytest.fail("unpickled"))
     assert "cifar10" in error_of(load_images, "cifar10", root)
+
+
+def test_cifar_is_read_from_parquet_files(tmp_path):
+    pixels = np.random.RandomState(0).randint(0, 256, (14, 32, 32, 3), dtype=np.uint8)
+    features = Features({"image": ImageFeature(), "label": ClassLabel(names=["a", "b"])})
+    folder = tmp_path / "cifar10" / "data"
+    folder.mkdir(parents=True)
+    for split, rows in ("train", range(12)), ("test", range(12, 14)):
+        columns = {"image": [Image.fromarray(pixels[i]) for i in rows], "label": [1] * len(rows)}
+        Dataset.from_dict(columns, features).to_parquet(folder / f"{split}-0.parquet")
+    data = load_images("cifar10", tmp_path)
+    found = torch.cat([data.train, data.validation, data.test])
+    assert torch.equal(found, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    assert len(data.validation) == 2 and data.labels[2].tolist() == [1, 1]
 
 
 def test_unknown_names_and_resolutions_are_user_errors():
