@@ -1,9 +1,7 @@
 """Estimate log Z with annealed chains: ``ebm ais``."""
 
-import sys
-
 from ebm_app.cli.ais import main
 from ebm_app.cli.command_line import run_script
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    raise SystemExit(run_script(main))

@@ -1,9 +1,7 @@
 """Benchmark an anomaly detector: a study of this checkout."""
 
-import sys
-
 from ebm_app.cli.command_line import run_script
 from studies.anomaly import main
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    raise SystemExit(run_script(main))

@@ -1,9 +1,7 @@
 """Measure the accuracy of a class-conditional model: ``ebm classify``."""
 
-import sys
-
 from ebm_app.cli.classify import main
 from ebm_app.cli.command_line import run_script
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    raise SystemExit(run_script(main))

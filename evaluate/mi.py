@@ -1,9 +1,7 @@
 """Estimate mutual information: of your rows, or of the paper's Gaussians."""
 
-import sys
-
 from ebm_app.cli.command_line import run_script
 from studies.ratio_tables import mi as main
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    raise SystemExit(run_script(main))

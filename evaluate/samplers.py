@@ -1,9 +1,7 @@
 """Compare samplers by quality and cost: ``ebm samplers``."""
 
-import sys
-
 from ebm_app.cli.command_line import run_script
 from ebm_app.cli.samplers import main
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    raise SystemExit(run_script(main))

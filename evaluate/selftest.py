@@ -1,9 +1,7 @@
 """Check a model against identities of exact models: ``ebm selftest``."""
 
-import sys
-
 from ebm_app.cli.command_line import run_script
 from ebm_app.cli.selftest import main
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    raise SystemExit(run_script(main))

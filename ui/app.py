@@ -1,9 +1,7 @@
 """Serve the web page: ``ebm app``."""
 
-import sys
-
 from ebm_app.cli.app import main
 from ebm_app.cli.command_line import run_script
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    raise SystemExit(run_script(main))

@@ -36,9 +36,6 @@ CHOICES = {
     "both": ("ais", "raise"),
     "all": tuple(METHODS),
 }
-#: Figures of the printed table
-COLUMNS = ("log_z", "stderr", "forward_log_z", "forward_stderr", "reverse_log_z", "reverse_stderr")
-COLUMNS += ("acceptance", "bits_per_dim", "bits_per_dim_stderr")
 
 
 @configuration(kw_only=True)
@@ -85,8 +82,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "model": args.model,
         "methods": methods,
     }
-    rows = [{"method": name, **{k: row.get(k) for k in COLUMNS}} for name, row in methods.items()]
-    print(to_markdown(rows))
+    print(to_markdown([{"method": name, **row} for name, row in methods.items()]))
     for name, row in methods.items():
         for warning in row["warnings"]:
             print(f"warning: {name}: {warning}")

@@ -33,8 +33,6 @@ from ebm_app.utils.processes import shut_down
 from ebm_app.utils.registry import choose, settings_of_each
 
 ALL = "all"
-#: Figures of the printed table
-COLUMNS = ("bits_per_dim", "stderr", "numerical_error", "image_error", "eps", "nfe", "seconds")
 
 
 def describe(kinds: Mapping[str, Any]) -> str:
@@ -103,17 +101,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     }
     if is_main:
         output.save(figures)
-        print_tables(figures)
+        print(to_markdown([{"estimator": name, **row} for name, row in results.items()]))
+        if len(results) > 1:
+            print(to_markdown(figures["disagreements"]))
     shut_down(accelerator)
     return figures if is_main else None
-
-
-def print_tables(figures: dict[str, Any]) -> None:
-    """Print one row per estimator, and one row per pair of estimators."""
-    rows = [
-        {"estimator": name, **{key: row[key] for key in COLUMNS}}
-        for name, row in figures["estimators"].items()
-    ]
-    print(to_markdown(rows))
-    if figures["disagreements"]:
-        print(to_markdown(figures["disagreements"]))

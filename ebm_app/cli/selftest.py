@@ -7,6 +7,7 @@ mean time score against the arc length of the path.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,12 @@ from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.evaluation.selftest import iterate_checks, num_reports
+from ebm_app.evaluation.selftest import run_checks
 from ebm_app.likelihood import ProbabilityFlowDensity
 from ebm_app.utils import SELF_TEST_FILE
 from ebm_app.utils.fields import Steps, configuration, setting
 from ebm_app.utils.files import save_figure
-from ebm_app.utils.output import Output
+from ebm_app.utils.output import Output, to_markdown
 
 NumTimes = Annotated[int, Ge(2), Le(10_000)]
 
@@ -43,9 +44,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output = Output(args.output_dir / SELF_TEST_FILE, args)
     from ebm_app.evaluation.plots import balance_figure  # matplotlib takes a second to import
 
-    total = num_reports(args.num_times, len(levels))
-    reports = iterate_checks(ebm, levels, args.num_times, flow, args.seed)
-    *_, (balance, checks) = tqdm(reports, desc="self-test", total=total)
+    wrap = partial(tqdm, desc="self-test")
+    balance, checks = run_checks(ebm, levels, args.num_times, flow, args.seed, wrap)
     figures = {
         "passed": all(check.passed for check in checks),
         "checks": [check._asdict() for check in checks],
@@ -59,6 +59,5 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
     output.save(figures)
     save_figure(balance_figure(balance), output.folder / "selftest.png")
-    for check in checks:
-        print(check.describe())
+    print(to_markdown(figures["checks"]))
     return figures

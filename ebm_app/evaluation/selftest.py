@@ -10,7 +10,6 @@ A check passes if its value is 0 within an allowance and three standard errors.
 """
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -24,6 +23,7 @@ from ebm_app.likelihood.elbo import START
 from ebm_app.nets.protocols import JointScore, SteinScore, TimeScore, require
 from ebm_app.paths.schedules import ARC_LENGTH
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.processes import Wrap
 from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.tensors import standard_error, sum_except_batch
 
@@ -32,7 +32,7 @@ from ebm_app.utils.tensors import standard_error, sum_except_batch
 BALANCE, PREDICTED_NOISE, FLOW_DIFFERENCE = 0.1, 0.02, 0.05
 #: Quadrature nodes of the predicted noise
 NOISE_NODES = 32
-#: Images per batch of the density estimators, and between two reports
+#: Images per batch of the density estimators
 BATCH_SIZE = 16
 
 
@@ -46,14 +46,6 @@ class Check(NamedTuple):
     stderr: float
     allowance: float
     note: str
-
-    def describe(self) -> str:
-        """Return the result as one line of text."""
-        return (
-            f"{'passed' if self.passed else 'FAILED':8}{self.name:30} {self.value:+.4f} ± "
-            f"{self.stderr:.4f} bits per dim (allowed: {self.allowance} and 3 standard errors); "
-            f"{self.note}"
-        )
 
 
 def judge(name: str, values: Tensor, allowance: float, note: str) -> Check:
@@ -84,73 +76,64 @@ class Balance(NamedTuple):
     by_image: Tensor
 
 
-def num_reports(num_times: int, num_images: int) -> int:
-    """Return how many reports ``iterate_checks`` yields."""
-    return num_times + math.ceil(num_images / BATCH_SIZE) + 1
-
-
-def iterate_checks(
-    ebm: EBM, levels: Tensor, num_times: int, flow: ProbabilityFlowDensity, seed: int
-) -> Iterator[tuple[Balance, list[Check]]]:
-    """Run all checks; yield the mean time scores so far, and in the last report the checks.
+def run_checks(
+    ebm: EBM,
+    levels: Tensor,
+    num_times: int,
+    flow: ProbabilityFlowDensity,
+    seed: int,
+    wrap: Wrap = iter,
+) -> tuple[Balance, list[Check]]:
+    """Return the mean time score and the results of all checks.
 
     Args:
         levels: held-out grey levels (B, C, H, W), B >= 2.
         num_times: number of times at which the mean time score is estimated.
         flow: density of the probability flow, which the default estimator is compared with.
         seed: seed of all other noise.
+        wrap: wraps the times, and then the batches, for a progress bar.
     """
     density = require(ebm.density, TimeScore, "the self-test")
     generator = torch.Generator(ebm.device).manual_seed(seed)
     noise = dequantisation_noise(1, levels, seed)[0].to(ebm.device)
     levels = levels.to(ebm.device)
     x1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, noise)
-    points = ebm.dequantise(levels, noise).y
-    for balance in iterate_balance(density, x1, num_times, generator):
-        yield balance, []
-    checks = [balance_check(density, balance)]
+    balance = mean_time_score(density, x1, num_times, generator, wrap)
+    ends = torch.tensor([density.start, density.end], dtype=torch.float64)
+    start, end = density.path.arc_length(ends).tolist()
+    # the error of log Z; over images, because all times use the same ones
+    bits = balance.by_image * (end - start) / math.log(2)
+    checks = [judge("mean time score", bits, BALANCE, "integrated over the path")]
     if isinstance(density, JointScore):
         note = "excess of the path integral over the bound; positive if the noise is too large"
         excess = noise_excess(density, x1, NOISE_NODES, generator)
         checks.append(judge("predicted noise", excess, PREDICTED_NOISE, note))
     default, gaps = ESTIMATORS[ebm.default_estimator](), []
-    for batch in points.split(BATCH_SIZE):
+    for batch in wrap(ebm.dequantise(levels, noise).y.split(BATCH_SIZE)):
         values = [estimator(density, batch, density.end).value for estimator in (default, flow)]
         gaps.append(to_bits_per_dim((values[0] - values[1]).cpu(), batch[0].numel()))
-        yield balance, []
     name, note = f"{ebm.default_estimator} against probability_flow", "the first less the second"
     checks.append(judge(name, torch.cat(gaps), FLOW_DIFFERENCE, note))
-    yield balance, checks
+    return balance, checks
 
 
-def iterate_balance(
-    density: TimeScore, x1: Tensor, num_times: int, generator: torch.Generator
-) -> Iterator[Balance]:
-    """Estimate E_{p_t}[d/dt log p_t] at times that are equidistant in arc length, one by one, on
-    data ``x1`` (B, *) in the space of the path."""
-    path = density.path
+@torch.no_grad()
+def mean_time_score(
+    density: TimeScore, x1: Tensor, num_times: int, generator: torch.Generator, wrap: Wrap = iter
+) -> Balance:
+    """Estimate E_{p_t}[d/dt log p_t] at times that are equidistant in arc length, on data ``x1``
+    (B, *) in the space of the path."""
+    path, scores = density.path, []
     times = ARC_LENGTH.times(path, density.start, density.end, num_times + 1)[1:-1]
-    shares = torch.linspace(0, 1, num_times + 2)[1:-1].double()
-    scale = path.time_score_variance(times).rsqrt() / x1[0].numel()
-    scores: list[Tensor] = []
-    for t, unit in zip(times, scale, strict=True):
+    for t in wrap(times):
         x0 = torch.randn(x1.shape, generator=generator, device=x1.device, dtype=x1.dtype)
         time = t.expand(len(x1)).to(x1.device)
-        with torch.no_grad():
-            score = density.time_score(path.sample(x0, x1, time).xt, time) * unit
-        scores.append(score.cpu())
-        table = torch.stack(scores)
-        stderr = torch.stack([standard_error(row) for row in table])
-        yield Balance(shares[: len(scores)], table.mean(1), stderr, table.mean(0))
-
-
-def balance_check(density: TimeScore, balance: Balance) -> Check:
-    """Return the check of the mean time score integrated over the path, which is the error of
-    log Z. The standard error is over images, because all times use the same images."""
-    ends = torch.tensor([density.start, density.end], dtype=torch.float64)
-    start, end = density.path.arc_length(ends).tolist()
-    bits = balance.by_image * (end - start) / math.log(2)
-    return judge("mean time score", bits, BALANCE, "integrated over the path")
+        scores.append(density.time_score(path.sample(x0, x1, time).xt, time).cpu())
+    scale = path.time_score_variance(times).rsqrt() / x1[0].numel()
+    table = torch.stack(scores) * scale[:, None]
+    shares = torch.linspace(0, 1, num_times + 2)[1:-1].double()
+    stderr = torch.stack([standard_error(row) for row in table])
+    return Balance(shares, table.mean(1), stderr, table.mean(0))
 
 
 @torch.no_grad()

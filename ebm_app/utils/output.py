@@ -115,14 +115,15 @@ class Output:
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
     """Format rows of named values as a Markdown table, with four digits for floats and an empty
-    cell where a row has no value.
+    cell where a row has no value. Lists are left out.
 
     >>> print(to_markdown([{"model": "digits", "bits_per_dim": 1.67321}]))
     | model | bits_per_dim |
     | --- | --- |
     | digits | 1.673 |
     """
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [(name, value) for row in rows for name, value in row.items()]
+    names = list(dict.fromkeys(name for name, value in cells if not isinstance(value, list)))
     lines = [names, ["---"] * len(names)]
     for row in rows:
         values = [row.get(name) for name in names]

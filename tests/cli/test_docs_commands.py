@@ -35,11 +35,9 @@ SHORT = {
     "train/energy.py": f"{STEPS} --train_batch_size 4 --validation_images 4",
     "sample/ebm.py": "--num_images 10",  # as many as there are labels
     "evaluate/bpd.py": "--limit 2 --repeats 1",
-    "evaluate/ais.py": "--limit 3 --num_chains 4",
-    "evaluate/studies/log_z.py": "",
+    "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 20",
     "evaluate/selftest.py": "--limit 3 --num_times 2 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
-    "evaluate/speed.py": "--batch_size 4 --rounds 1",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",
@@ -84,9 +82,6 @@ def short_flags(name: str, arguments: list[str]) -> list[str]:
     if "--init_from" in arguments:  # the weights fix the network
         return [*STEPS.split(), *TINY[TINY.index("--dropout") :]]
     flags = SHORT[name].split()
-    if name == "evaluate/ais.py":  # runs that are compared need different temperatures
-        values = dict(zip(arguments, arguments[1:], strict=False))
-        flags += ["--num_temperatures", str(int(values.get("--num_temperatures", 200)) // 10)]
     if name.startswith("train/") and "--resume_from_checkpoint" not in arguments:
         flags.append("--overwrite_output_dir")  # two pages may use one folder
     return flags
