@@ -1,6 +1,7 @@
 """Named data sets: splits, labels, and damaged or missing files."""
 
 import pickle
+from unittest.mock import Mock
 from urllib.error import URLError
 
 import numpy as np
@@ -33,8 +34,7 @@ def test_digits_have_fixed_splits():
     assert [len(data.split(s)) for s in SPLITS] == [1400, 100, 297]
     found = torch.cat([data.split(s) for s in SPLITS]).flatten(1).numpy()
     order = np.random.RandomState(0).permutation(1797)
-    assert order[0] == 1081  # the same in every version of numpy
-    assert all(name in error_of(data.split, "valid") for name in ("'valid'", *SPLITS))
+    assert "validation" in error_of(data.split, "valid")
     assert np.array_equal(found, load_digits().images.reshape(1797, -1)[order])
     assert np.array_equal(torch.cat(data.labels), load_digits().target[order])
 
@@ -52,42 +52,31 @@ def test_missing_files_are_named(mnist):
     root, raw = mnist
     (raw / "t10k-labels-idx1-ubyte").unlink()
     message = error_of(load_images, "mnist", root)
-    for part in (str(raw), str(root), "--data_root", "--download", "t10k-labels", "uncompressed"):
-        assert part in message
+    assert all(part in message for part in (str(raw), "--download", "t10k-labels"))
     assert "train-labels" not in message
 
 
 @pytest.mark.parametrize(
-    "file, content",
-    [
-        ("train-images-idx3-ubyte", b""),
-        ("train-images-idx3-ubyte", np.zeros((9, 8, 8), np.uint8)),
-        ("t10k-labels-idx1-ubyte", np.zeros(2, np.uint8)),
-    ],
-    ids=["empty", "another size", "too few labels"],
+    ("file", "shape"),
+    [("train-images-idx3-ubyte", (9, 8, 8)), ("t10k-labels-idx1-ubyte", (2,))],
 )
-def test_damaged_mnist_is_a_user_error(mnist, file, content):
+def test_damaged_mnist_is_a_user_error(mnist, file, shape):
     root, raw = mnist
-    write = write_idx if isinstance(content, np.ndarray) else type(raw).write_bytes
-    write(raw / file, content)
+    write_idx(raw / file, np.zeros(shape, np.uint8))
     message = error_of(load_images, "mnist", root, download=True)
-    assert "mnist" in message and str(raw) in message and "truncated" in message
+    assert str(raw) in message and "truncated" in message
+    (raw / file).write_bytes(b"")
+    assert "truncated" in error_of(load_images, "mnist", root, download=True)
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
 def test_downloads_only_on_request(name, tmp_path, monkeypatch):
-    asked = []
-
-    def fail(url, *args, **kwargs):
-        asked.append(url)
-        raise URLError("no network")
-
-    monkeypatch.setattr("urllib.request.urlopen", fail)
+    download = Mock(side_effect=URLError("no network"))
+    monkeypatch.setattr("urllib.request.urlopen", download)
     error_of(load_images, name, tmp_path)
-    assert not asked and not list(tmp_path.iterdir())
-    message = error_of(load_images, name, tmp_path, download=True)
-    for part in (name, "download", str(tmp_path), "no network", DATASETS[name].files[0]):
-        assert asked and part in message
+    assert not download.called and not list(tmp_path.iterdir())
+    assert "no network" in error_of(load_images, name, tmp_path, download=True)
+    assert download.called
 
 
 @pytest.fixture
@@ -140,7 +129,5 @@ def test_cifar_is_read_from_parquet_files(tmp_path):
 def test_unknown_names_and_resolutions_are_user_errors():
     message = error_of(load_images, "imagenet")
     assert all(name in message for name in ("'imagenet'", "folder:PATH", *DATASETS))
-    for name in DATASETS:
-        message = error_of(load_images, name, resolution=16)
-        assert "resolution" in message and "folder:PATH" in message
+    assert "resolution" in error_of(load_images, "digits", resolution=16)
     assert "folder:PATH" in error_of(load_images, "folder:")

@@ -8,7 +8,7 @@ from ebm_app.data.levels import dequantise, quantise, to_levels
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("num_levels", [2, 3, 17, 100, 256])
+@pytest.mark.parametrize("num_levels", [2, 17, 256])
 def test_level_maps_invert_each_other(num_levels, dtype):
     """Also next to the edges of a cell, where (k + u) / L rounds into the next one."""
     eps = torch.finfo(dtype).eps
