@@ -1,12 +1,11 @@
 """Damaged models and recorded settings raise a UserError, or load without harm."""
 
 import json
-import struct
 
 import pytest
 import torch
 from conftest import GREY
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save_file
 
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
@@ -23,9 +22,7 @@ VALUES = (
 )
 #: Damage to the bytes of config.json
 TEXTS = {
-    "empty": lambda text: b"",
     "deep": lambda text: b"[" * 100_000,
-    "long number": lambda text: b'{"format_version": ' + b"9" * 5000 + b"}",
     "not finite": lambda text: text.replace(b"17", b"NaN"),
     "another version": lambda text: text.replace(b'format_version": 1', b'format_version": 2'),
     "another kind": lambda text: text.replace(b'"kind": "', b'"kind": "no '),
@@ -34,16 +31,12 @@ TEXTS = {
 DAMAGE = {
     "nan": lambda value: value * torch.nan,
     "integers": lambda value: value.to(torch.int64),
-    "empty": lambda value: value.flatten()[:0],
     "other shape": lambda value: value[None],
 }
 #: Damage to the bytes of model.safetensors
 BYTES = {
     "short header": lambda content: content[:20],
     "short weights": lambda content: content[:-9],
-    "no length": lambda content: struct.pack("<Q", 0) + content[8:],
-    "long header": lambda content: struct.pack("<Q", 2**40) + content[8:],
-    "other weights": lambda content: save({"a": torch.zeros(3)}),
 }
 
 

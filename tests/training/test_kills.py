@@ -1,5 +1,6 @@
-"""Kills lose nothing, and processes end with their launcher."""
+"""Kills lose nothing, processes end with their launcher, and one run uses a folder."""
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ import time
 import psutil
 import pytest
 import torch
-from conftest import GREY, ROOT, TINY
+from conftest import GREY, ROOT, TINY, call, error_of, load_script
 
 from ebm_app.ebm import EBM
 from ebm_app.training.checkpoint import (
@@ -20,7 +21,9 @@ from ebm_app.training.checkpoint import (
     step_of,
     verify,
 )
+from ebm_app.training.launch import LOCK
 from ebm_app.utils.files import read_json
+from ebm_app.utils.output import lock
 
 
 def killed(work, number):
@@ -93,3 +96,25 @@ def test_processes_end_with_a_killed_launcher(tmp_path, image_folder, num):
     assert not alive
     (saved,) = folder.glob("checkpoint-*")
     assert read_json(saved / "state" / "trainer.json")["step"] > 0
+
+
+def hold(path, ready) -> None:
+    with lock(path):
+        ready.set()
+        time.sleep(60)
+
+
+def test_lock_refuses_a_script_and_ends_with_its_process(tmp_path, image_folder, capsys):
+    context = multiprocessing.get_context("fork")
+    path, ready = tmp_path / LOCK, context.Event()
+    process = context.Process(target=hold, args=(path, ready))
+    process.start()
+    assert ready.wait(20)
+    flags = ["--dataset", f"folder:{image_folder}", "--device", "cpu"]
+    assert call(load_script("train/ebm.py"), *flags, "--output_dir", tmp_path) == 2
+    assert "nother process" in capsys.readouterr().err
+    assert not (tmp_path / "run.json").exists()
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with lock(path):
+        assert "nother process" in error_of(lock, path)

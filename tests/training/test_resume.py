@@ -19,9 +19,6 @@ pytestmark = pytest.mark.process
 SETTINGS = {**SMALL, "num_levels": 17, "num_preview_images": 1, "max_train_steps": 12}
 SETTINGS |= {"checkpointing_steps": 4, "validation_steps": 3}
 LATEST = {**SETTINGS, "resume_from_checkpoint": "latest"}
-SETTINGS |= {"num_nodes": 8, "train_batch_size": 4, "validation_images": 4, "logging_steps": 1}
-SETTINGS |= {"validation_repeats": 1, "num_preview_images": 1, "max_train_steps": 12}
-SETTINGS |= {"checkpointing_steps": 4, "validation_steps": 3}
 
 
 @pytest.fixture(scope="module")

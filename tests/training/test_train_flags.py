@@ -11,15 +11,12 @@ from ebm_app.cli.command_line import run_script
 from ebm_app.training.settings import NAMES
 
 ERRORS = {
-    "dataset": (["--dataset", "nist"], "digits.*folder:PATH.*mnist"),
-    "space": (["--space", "latent"], "latent.*ambient"),
     "objective": (["--objective", "nce"], "ctsm, ctsm_m, ctsm_v"),
     "dual with labels": (["--objective", "dual", "--classes", "all"], "classes"),
     "tsm with head": (["--objective", "tsm"], "--stein_factor 0"),
     "eps": (["--eps", "0.7"], "eps.*0.5"),
     "ddp": (["--ddp_args", "comm_hook=x"], "'no', 'fp16', 'bf16'"),
     "decay": (["--lr_decay_steps", "5"], "constant_with_warmup"),
-    "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
     "no checkpoint": (["--resume_from_checkpoint", "latest"], "no intact checkpoint"),
 }
 
