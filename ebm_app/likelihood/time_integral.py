@@ -9,7 +9,7 @@ from ebm_app.likelihood.estimator import PointEstimator
 from ebm_app.nets.density import QUADRATURE
 from ebm_app.nets.protocols import LogDensityEstimate, NetworkEnergy, TimeScore, require
 from ebm_app.paths import require_one_sided
-from ebm_app.utils.fields import configuration, renamed
+from ebm_app.utils.fields import configuration
 from ebm_app.utils.tensors import sum_except_batch
 
 
@@ -18,11 +18,11 @@ class TimeIntegral(PointEstimator):
     """log N(x; 0, I) + integral of the time score from 0 to t at fixed x, the paper's estimator.
 
     Args:
-        integrator: "quadrature" for fixed nodes, or "rk45" for the adaptive solver: the paper's
-            protocol (appendix F.2), at a tolerance of 1e-6.
+        integrator: "quadrature" for fixed nodes, or an adaptive solver, "rk45" or "dopri5". The
+            paper's protocol (appendix F.2) is "rk45" at 1e-6.
     """
 
-    integrator: renamed(dopri5="rk45") = QUADRATURE
+    integrator: str = QUADRATURE
 
     note: ClassVar[str] = (
         "the integral of the time score over time at a fixed image; normalised only if the time "

@@ -23,12 +23,12 @@ from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.fields import Nodes, check_argument
-from ebm_app.utils.quadrature import Rule, integrate, rule_on
+from ebm_app.utils.quadrature import ADAPTIVE, Rule, integrate, rule_on
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import expand_like, leaves, sum_except_batch
 
 QUADRATURE = "quadrature"
-INTEGRATORS = (QUADRATURE, "rk45")
+INTEGRATORS = (QUADRATURE, *ADAPTIVE)
 #: Min quadrature nodes of an interval, however short it is.
 MIN_NODES = 8
 
@@ -113,7 +113,8 @@ class TimeScoreDensity(PathDensity):
         the ends of the model's interval.
 
         Args:
-            integrator: "quadrature", or "rk45" for the adaptive solver.
+            integrator: "quadrature", or an adaptive solver: "rk45" (SciPy) or "dopri5"
+                (torchdiffeq).
             rtol, atol: tolerances of a solver; 1e-6 in the paper's protocol.
 
         Raises:
@@ -126,8 +127,15 @@ class TimeScoreDensity(PathDensity):
             if integrator == QUADRATURE:
                 result = self._quadrature(x, t0, t1)
             else:
-                first = x.flatten(1)[:, 0]
-                integral = integrate(lambda t: self.time_score(x, t), t0, t1, first, rtol, atol)
+                integral = integrate(
+                    lambda t: self.time_score(x, t),
+                    t0,
+                    t1,
+                    like=x.flatten(1)[:, 0],
+                    solver=integrator,
+                    rtol=rtol,
+                    atol=atol,
+                )
                 result = LogDensityEstimate(integral.value, integral.error, None, integral.nfe)
         if not result.value.isfinite().all():
             raise NumericalError(

@@ -1,4 +1,4 @@
-"""Integrals over an interval: Gauss-Legendre rules with an error estimate, and an adaptive solver.
+"""Integrals over an interval: Gauss-Legendre rules with an error estimate, and adaptive solvers.
 
 ``rate`` maps a float64 scalar tensor to a tensor (B,). Every integral returns the number of its
 function evaluations (nfe).
@@ -70,11 +70,60 @@ def rule_on(num_nodes: int, start: float, end: float) -> Rule:
     return Rule(start + half * (rule.nodes + 1), half * rule.weights, half * rule.coarse_weights)
 
 
+def solve_by_torchdiffeq(
+    rate: Rate, zero: Tensor, start: float, end: float, rtol: float, atol: float
+) -> Tensor:
+    """Return y(end) of y' = rate(t), y(start) = 0, by torchdiffeq's Dormand-Prince method."""
+    from torchdiffeq import odeint
+
+    times = torch.tensor([start, end], dtype=torch.float64, device=zero.device)
+    options = {"step_t": times[1:]}  # never step beyond the end
+    try:
+        solution = odeint(
+            lambda t, _: rate(t),
+            zero,
+            times,
+            rtol=rtol,
+            atol=atol,
+            method="dopri5",
+            options=options,
+        )
+    except AssertionError as error:  # an underflow of the step size
+        raise NumericalError(str(error)) from error
+    return solution[-1]
+
+
+def solve_by_scipy(
+    rate: Rate, zero: Tensor, start: float, end: float, rtol: float, atol: float
+) -> Tensor:
+    """Return y(end) by SciPy's Dormand-Prince method, the paper's choice (appendix F.2)."""
+    from scipy.integrate import solve_ivp  # half a second to import
+
+    def evaluate(t: float, _: np.ndarray) -> np.ndarray:
+        time = torch.tensor(t, dtype=torch.float64, device=zero.device)
+        return rate(time).detach().cpu().numpy()
+
+    y0 = zero.cpu().numpy()
+    solution = solve_ivp(evaluate, (start, end), y0, t_eval=(end,), rtol=rtol, atol=atol)
+    if not solution.success:
+        raise NumericalError(solution.message)
+    return torch.from_numpy(solution.y[:, -1]).to(zero.device)
+
+
+#: Adaptive solvers by name
+ADAPTIVE = {"rk45": solve_by_scipy, "dopri5": solve_by_torchdiffeq}
+
+
 def integrate(
-    rate: Rate, start: float, end: float, like: Tensor, rtol: float = 1e-6, atol: float = 1e-6
+    rate: Rate,
+    start: float,
+    end: float,
+    like: Tensor,
+    solver: str = "rk45",
+    rtol: float = 1e-6,
+    atol: float = 1e-6,
 ) -> Integral:
-    """Integrate by SciPy's Dormand-Prince method, the paper's choice (appendix F.2): solve
-    y' = rate(t), y(start) = 0 in float64.
+    """Integrate adaptively: solve y' = rate(t) in float64.
 
     The whole batch shares one step size, so that a value depends on the rest of its batch within
     the tolerance. The reported error is the tolerance, atol + rtol |y|. The rate is only evaluated
@@ -82,37 +131,32 @@ def integrate(
 
     Args:
         like: a tensor (B,) with the batch size and the device.
+        solver: a key of ``ADAPTIVE``.
 
     Raises:
         NumericalError: if the rate is not finite, the tolerance cannot be reached, or
             ``MAX_EVALUATIONS`` is exceeded.
     """
-    from scipy.integrate import solve_ivp  # half a second to import
-
+    zero = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
     if start == end or not len(like):
-        zero = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
         return Integral(zero, zero, 0)
     nfe, low, high = 0, min(start, end), max(start, end)
 
-    def evaluate(t: float, _: np.ndarray) -> np.ndarray:
+    def checked_rate(t: Tensor) -> Tensor:
         nonlocal nfe
         nfe += 1
         if nfe > MAX_EVALUATIONS:
             raise NumericalError(f"{MAX_EVALUATIONS} evaluations are not enough")
-        time = torch.tensor(t, dtype=torch.float64, device=like.device)
-        value = rate(time.clamp(low, high))
+        value = rate(t.clamp(low, high))
         if not value.isfinite().all():  # the step size would shrink forever
-            raise NumericalError(f"the integrand is not finite at t = {t}")
-        return value.detach().double().cpu().numpy()
+            raise NumericalError(f"the integrand is not finite at t = {t.item()}")
+        return value.double()
 
     try:
-        solution = solve_ivp(evaluate, (start, end), np.zeros(len(like)), rtol=rtol, atol=atol)
-        if not solution.success:
-            raise NumericalError(solution.message)
+        value = ADAPTIVE[solver](checked_rate, zero, start, end, rtol, atol)
     except NumericalError as error:
         raise NumericalError(
             f"The integral from {start} to {end} failed: {error}. Loosen the tolerance or use "
             "fixed nodes, unless the training of the model has diverged."
         ) from error
-    value = torch.from_numpy(solution.y[:, -1]).to(like.device)
     return Integral(value, atol + rtol * value.abs(), nfe)

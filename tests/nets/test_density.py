@@ -121,5 +121,5 @@ def test_network_calls_are_limited_in_size(monkeypatch):
 def test_wrong_integrators_and_nodes_are_reported():
     model = gaussian(LinearVPPath())
     message = error_of(density_of(model).log_ratio, normal((2, 2)), integrator="euler")
-    assert "quadrature, rk45" in message
+    assert "dopri5, quadrature, rk45" in message
     assert "num_nodes" in error_of(density_of, model, num_nodes=2)

@@ -1,0 +1,7 @@
+"""Measure the cost of training steps: a study of this checkout."""
+
+from ebm_app.cli.command_line import run_script
+from studies.speed import main
+
+if __name__ == "__main__":
+    raise SystemExit(run_script(main))

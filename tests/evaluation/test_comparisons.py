@@ -1,0 +1,24 @@
+"""Costs of training steps."""
+
+import json
+from dataclasses import replace
+
+from conftest import GREY, call
+
+from ebm_app.ebm import EBM
+from studies import speed
+
+
+def test_objectives_are_timed_on_the_same_network(folder, tmp_path, capsys):
+    """Without the labels of the model."""
+    ebm = EBM(replace(GREY, num_classes=3))
+    trainers = [speed.make_trainer(ebm, 3, name) for name in speed.OBJECTIVES]
+    (size,) = {sum(p.numel() for p in trainer.parameters) for trainer in trainers}
+    head = speed.make_trainer(ebm, 3, "ctsm_m", stein_head=True)
+    assert sum(p.numel() for p in head.parameters) > size
+    flags = "--batch_size 4 --rounds 1 --device cpu --output_dir".split()
+    assert call(speed, folder / "grey", *flags, tmp_path) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert json.loads((tmp_path / "speed.json").read_text())["figures"] == figures
+    rows = {row["step"]: row["of tsm"] for row in figures["table"]}
+    assert set(speed.OBJECTIVES) < set(rows) and rows["tsm"] == 1
