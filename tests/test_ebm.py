@@ -1,6 +1,5 @@
 """EBM: energy and scores in closed form, likelihood options, folders, and the hub."""
 
-import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -81,15 +80,6 @@ def test_encoded_images_are_points_of_the_model(ebm):
     assert ebm.energy(x).shape == ebm.time_score(x, 0.5).shape == (3,)
 
 
-def test_round_trip_gives_equal_outputs(ebm, tmp_path):
-    ebm.save_pretrained(tmp_path / "model")
-    again = EBM.from_pretrained(tmp_path / "model")
-    assert again.config == CONFIG and not again.training
-    a, b = (model.likelihood(images(), repeats=2, seed=4, num_nodes=4) for model in (ebm, again))
-    assert torch.equal(a.log_prob, b.log_prob) and torch.equal(a.components, b.components)
-    assert torch.equal(ebm.sample(2, num_steps=3, seed=5), again.sample(2, num_steps=3, seed=5))
-
-
 @pytest.mark.parametrize("name", ["digits", "digits-energy"])
 def test_inference_mode_gives_the_same_results(name):
     ebm, x, mask = EBM.from_pretrained(name), digit(), torch.ones(8, 8, dtype=torch.bool)
@@ -97,7 +87,7 @@ def test_inference_mode_gives_the_same_results(name):
         partial(ebm.likelihood, x, "probability_flow", num_steps=1, max_refinements=0),
         partial(ebm.sample, 1, num_steps=2),
         partial(ebm.density.with_nodes(4).log_density_gradient, x, 0.9),
-        partial(complete, ebm, x, mask, num_temperatures=2),
+        partial(complete, ebm, x, mask, num_temperatures=2, final_steps=0),
     ]
     for call in calls:
         with torch.inference_mode():
@@ -133,13 +123,9 @@ def test_wrong_files_and_options_are_reported(ebm, tmp_path):
     weights = {**ebm.state_dict(), "extra": torch.zeros(1)}
     save_file(weights, tmp_path / "model.safetensors")
     assert "extra is unexpected" in error_of(EBM.from_pretrained, tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
-    assert "format_version 99" in error_of(EBM.from_pretrained, tmp_path)
     assert "No model at 'nothing'" in error_of(EBM.from_pretrained, "nothing")
     assert "the hub has no model" in error_of(EBM.from_pretrained, "nobody/nothing")  # offline
     assert "(N, 1, 8, 8)" in error_of(ebm.likelihood, torch.zeros(2, 3, 8, 8))
-    assert "17 levels" in error_of(ebm.likelihood, torch.full((2, 1, 8, 8), 0.51))
     assert "(K, 3, 1, 8, 8)" in error_of(ebm.likelihood, images(), noise=torch.rand(3, 1, 8, 8))
     assert "less than or equal to 1" in error_of(ebm.score, torch.zeros(2, 1, 8, 8), t=1.5)
 
@@ -158,6 +144,7 @@ def test_push_to_hub_uploads_model_and_card(ebm, tmp_path, monkeypatch):
     assert card.data.library_name == "ebm_app"
     assert 'EBM.from_pretrained("me/mine")' in card.text
     again = EBM.from_pretrained(tmp_path)
+    assert again.config == CONFIG and not again.training
     assert torch.equal(again.log_prob(images(1)), ebm.log_prob(images(1)))
     hub.create_repo.side_effect = PermissionError("401 Unauthorized\nlog in first")
     assert error_of(ebm.push_to_hub, "others/x").endswith("'others/x': 401 Unauthorized")

@@ -31,54 +31,37 @@ LAYERS = (
 HEIGHT = {unit: -index for index, row in enumerate(LAYERS) for unit in row}
 
 
-def name_of(path):
-    """Return the dotted name of a module as a tuple; a package's without ``__init__``."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return parts[:-1] if parts[-1] == "__init__" else parts
+FILES = [path for top in (PACKAGE, *SCRIPTS) for path in (ROOT / top).rglob("*.py")]
+UNITS = {path.stem for path in (ROOT / PACKAGE).iterdir()} - {"__init__"}
 
 
-def imported_names(path, name):
-    """Yield the longest dotted names that a file may import, as tuples."""
-    package = name if path.name == "__init__.py" else name[:-1]
+def unit_of(parts):
+    """Return the unit of a dotted name, as a tuple."""
+    if parts[0] == PACKAGE:
+        return parts[1] if len(parts) > 1 and parts[1] in UNITS else PACKAGE
+    return "evaluate" if parts[0] == "studies" else parts[0]
+
+
+def units_imported(path):
+    """Yield the units of the names that a file imports."""
+    package = path.relative_to(ROOT).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (tuple(alias.name.split(".")) for alias in node.names)
+            yield from (unit_of(alias.name.split(".")) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
+            base = package[: len(package) + 1 - node.level] if node.level else ()
             base += tuple(node.module.split(".")) if node.module else ()
-            yield from ((*base, alias.name) for alias in node.names)
-
-
-def import_graph():
-    """Return each module's imports from the project: name -> set of names."""
-    files = {
-        name_of(path): path for top in (PACKAGE, *SCRIPTS) for path in (ROOT / top).rglob("*.py")
-    }
-    graph = {name: set() for name in files}
-    for name, path in files.items():
-        for target in imported_names(path, name):
-            if name[0] == "evaluate" and target[0] == "studies":
-                target = ("evaluate", *target)  # evaluate/ is on the path of its scripts
-            prefixes = (target[:end] for end in range(len(target), 0, -1))
-            graph[name] |= {next((p for p in prefixes if p in files), name)} - {name}
-    return graph
-
-
-def unit_of(name):
-    return name[1] if name[0] == PACKAGE and len(name) > 1 else name[0]
-
-
-def test_layers_list_every_unit():
-    assert {unit_of(name) for name in import_graph()} == set(HEIGHT)
+            yield from (unit_of((*base, alias.name)) for alias in node.names)
 
 
 def test_modules_import_from_lower_layers_only():
+    importers = {path: unit_of(path.relative_to(ROOT).with_suffix("").parts) for path in FILES}
+    assert set(importers.values()) == set(HEIGHT)
     wrong = [
-        f"{'.'.join(importer)} imports {'.'.join(imported)}"
-        for importer, targets in import_graph().items()
-        for imported in targets
-        if unit_of(importer) != unit_of(imported)
-        and HEIGHT[unit_of(imported)] >= HEIGHT[unit_of(importer)]
+        f"{path} imports {unit}"
+        for path, importer in importers.items()
+        for unit in {*units_imported(path)} & set(HEIGHT) - {importer}
+        if HEIGHT[unit] >= HEIGHT[importer]
     ]
     assert wrong == []
 

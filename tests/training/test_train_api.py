@@ -35,7 +35,7 @@ def test_tensors_and_script_train_the_same_weights(script, tmp_path):
 def test_trained_model_samples_scores_and_loads(tmp_path):
     ebm = train(IMAGES, tmp_path / "run", num_levels=17, max_train_steps=2, **SMALL)
     assert not ebm.training and ebm.config.num_levels == 17
-    drawn = ebm.sample(2, seed=1)
+    drawn = ebm.sample(2, seed=1, num_steps=2)
     ebm.save_pretrained(tmp_path / "copy")
     again = EBM.from_pretrained(tmp_path / "copy")
     assert torch.equal(again.log_prob(drawn), ebm.log_prob(drawn))
