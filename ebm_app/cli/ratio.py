@@ -1,14 +1,14 @@
 """Estimate the log density ratio of two samples, and their KL divergence, in nats.
 
-python evaluate/ratio.py --x0 a.npy --x1 b.npy
-python evaluate/ratio.py --x0 a.npy --x1 b.npy --at c.npy --method classifier
-python evaluate/ratio.py --x0 last_year.csv --x1 this_year.csv --columns age income
+ebm ratio --x0 a.npy --x1 b.npy
+ebm ratio --x0 a.npy --x1 b.npy --at c.npy --method classifier
+ebm ratio --x0 last_year.csv --x1 this_year.csv --columns age income
 """
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
@@ -17,6 +17,9 @@ from ebm_app.utils.fields import Seed, Steps, configuration, setting
 from ebm_app.utils.files import replace_file, save_figure
 from ebm_app.utils.output import Output
 from ebm_app.utils.registry import choose
+
+if TYPE_CHECKING:
+    from ebm_app.ratios.cross_fit import CrossFit, Estimate
 
 METHODS = ("ctsm_v", "ctsm", "classifier")
 
@@ -59,19 +62,24 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     else:
         learn = partial(train, num_steps=args.iterations, objective=args.method)
     output = Output(args.output_dir / "ratio.json", args)
-    estimation = RatioFit(x0, x1, learn, args.num_folds, args.seed)
-    for _ in tqdm(estimation.run(), total=args.num_folds, unit="fold", leave=False):
-        pass
-    estimate = estimation.result()
+    fit = RatioFit(x0, x1, learn, args.num_folds, args.seed)
+    estimate = save_estimate(fit, output, method=args.method)
     tables = {"x0": estimate.log_ratio0, "x1": estimate.log_ratio1}
     if at is not None:
         tables["at"] = estimate.log_ratio(at)
-    metrics = {**estimate.figures(), "method": args.method}
-    output.save(metrics)
-    save_figure(estimate.plot(), output.folder / "ratio.png")
     for name, values in tables.items():
         table = pd.DataFrame({"log_ratio": values.numpy()})
         text = table.to_csv(index=False, float_format="%.10g")
         replace_file(output.folder / f"{name}.csv", text.encode())
+    return {**estimate.figures(), "method": args.method}
+
+
+def save_estimate(fit: "CrossFit", output: Output, **settings: str) -> "Estimate":
+    """Train every fold, write the figures, ``settings`` and the plot, and print the summary."""
+    for _ in tqdm(fit.run(), total=fit.num_folds, unit="fold", leave=False):
+        pass
+    estimate = fit.result()
+    output.save({**estimate.figures(), **settings})
+    save_figure(estimate.plot(), output.path.with_suffix(".png"))
     print(estimate.summary())
-    return metrics
+    return estimate

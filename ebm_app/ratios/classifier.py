@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ebm_app.ratios.cross_fit import Learned, Samples
+from ebm_app.ratios.cross_fit import Ratio, Samples
 from ebm_app.utils.fitting import fit, select_average
 from ebm_app.utils.random import derive_seed, initial_weights
 from ebm_app.utils.tensors import standard_error
@@ -133,7 +133,7 @@ def classify(
     generator: torch.Generator,
     num_steps: int,
     blocks: Sequence[slice] = (slice(None),),
-) -> Learned:
+) -> tuple[Ratio, Ratio]:
     """Learn log p_1 / p_0 from samples ``train`` of p_0 and p_1, each (N, D) of scale 1.
 
     Args:
@@ -176,7 +176,7 @@ def classify(
     selected, average = select_average(
         network, steps, num_steps, validate, DECAY, CHECK_EVERY, PATIENCE
     )
-    return Learned(ratio._replace(network=selected), ratio._replace(network=average))
+    return ratio._replace(network=selected), ratio._replace(network=average)
 
 
 def logistic_losses(logits0: Tensor, logits1: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ with equality for the exact ratio. At new rows, r is the mean over k of r_k.
 Source: Donsker and Varadhan 1983; Poole et al. 2019, arXiv:1905.06922, section 2.1.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,21 +35,14 @@ HALF_WIDTH = 1.96
 MIN_EFFECTIVE_ROWS = 30.0
 
 
-class Learned(NamedTuple):
-    """Log ratios of a learner: the one of the selected training step, and that of the last step,
-    which may be overfitted."""
-
-    selected: Ratio
-    last: Ratio
-
-
-#: (training rows of p_0 and p_1, rows for selection, generator) -> log ratios
-Learner = Callable[[Samples, Samples, torch.Generator], Learned]
+#: (training rows of p_0 and p_1, rows for selection, generator) -> log ratio of the selected
+#: training step, and log ratio of the last step, which may be overfitted
+Learner = Callable[[Samples, Samples, torch.Generator], tuple[Ratio, Ratio]]
 
 
 class Sample(NamedTuple):
-    """Rows of one density: ``rows`` (N, D) float64, their folds (N,), and the numbers (N, U) of
-    the U independent observations that each row was made of."""
+    """Rows of one density (N, D) float64, their folds (N,), and the numbers (N, U) of the U
+    independent observations that each row consists of."""
 
     rows: Tensor
     fold: Tensor
@@ -60,42 +53,32 @@ class CrossFit:
     """Train a learner for each fold by ``run``, then estimate by ``result``.
 
     Args:
-        p0, p1: samples of both densities, whose units have numbers below ``num_units``.
-        learn: the learner. num_folds: K, at least 3. generator: passed to the learner.
+        p0, p1: samples of both densities. learn: the learner. num_folds: K, at least 3.
+        generator: passed to the learner.
     """
 
     what = "KL(p_1 || p_0)"
 
     def __init__(
-        self,
-        p0: Sample,
-        p1: Sample,
-        num_units: int,
-        learn: Learner,
-        num_folds: int,
-        generator: torch.Generator,
+        self, p0: Sample, p1: Sample, learn: Learner, num_folds: int, generator: torch.Generator
     ) -> None:
-        self.samples, self.num_units, self.num_folds = (p0, p1), num_units, num_folds
-        self.learn, self.generator = learn, generator
+        self.samples, self.learn = (p0, p1), learn
+        self.num_folds, self.generator = num_folds, generator
         self.held_out = [torch.zeros(len(part.rows), dtype=torch.float64) for part in (p0, p1)]
         self.ratios: list[Ratio] = []
         self.training_bounds: list[float] = []
 
-    def run(self) -> Iterator[tuple[int, float]]:
-        """Train; yields after each fold how many are trained and their bound, in nats."""
-        folds = range(self.num_folds)
-        for fold in folds[len(self.ratios) :]:
+    def run(self) -> Iterator[int]:
+        """Train; yields the number of trained folds after each."""
+        for fold in range(len(self.ratios), self.num_folds):
             selection = (fold + 1) % self.num_folds
-            train = self._rows([k for k in folds if k not in (fold, selection)])
-            learned = self.learn(train, self._rows([selection]), self.generator)
-            self.ratios.append(learned.selected)
-            self.training_bounds.append(donsker_varadhan(*map(learned.last, train)))
-            values = map(learned.selected, self._rows([fold]))
-            for part, out, value in zip(self.samples, self.held_out, values, strict=True):
-                out[part.fold == fold] = value
-            pairs = zip(self.samples, self.held_out, strict=True)
-            done = [out[part.fold <= fold] for part, out in pairs]
-            yield fold + 1, donsker_varadhan(*done)
+            train = self._rows(*(k for k in range(self.num_folds) if k not in (fold, selection)))
+            ratio, last = self.learn(train, self._rows(selection), self.generator)
+            self.ratios.append(ratio)
+            self.training_bounds.append(donsker_varadhan(*map(last, train)))
+            for part, out in zip(self.samples, self.held_out, strict=True):
+                out[part.fold == fold] = ratio(part.rows[part.fold == fold])
+            yield fold + 1
 
     def mean_ratio(self, x: Tensor) -> Tensor:
         """Mean over folds of the log ratios at rows (n, D): (n,) float64, not normalised."""
@@ -122,21 +105,21 @@ class CrossFit:
             normaliser=log_normaliser.exp().item(),
             normaliser_stderr=log_normaliser.exp().item() * self._error(weights, 0 * r1),
             effective_rows=effective,
-            num_rows=len(r1),
             log_ratio0=r0,
             log_ratio1=r1,
             what=self.what,
             **bound,
         )
 
-    def _rows(self, folds: Sequence[int]) -> Samples:
+    def _rows(self, *folds: int) -> Samples:
         chosen = torch.tensor(folds)
         p0, p1 = (part.rows[torch.isin(part.fold, chosen)] for part in self.samples)
         return p0, p1
 
     def _error(self, influence0: Tensor, influence1: Tensor) -> float:
         """Standard error of the sum of two means, from the influence of each row, of mean 0."""
-        total = torch.zeros(self.num_units, dtype=torch.float64)
+        num_units = 1 + max(int(part.units.max()) for part in self.samples)
+        total = torch.zeros(num_units, dtype=torch.float64)
         for part, influence in zip(self.samples, (influence0, influence1), strict=True):
             for units in part.units.T:
                 total.index_add_(0, units, influence / len(influence))
@@ -167,7 +150,6 @@ class Estimate:
             by the last step of training, which overfitting makes too large.
         normaliser: E_{p_0} exp r, which is 1 for the exact ratio, and its ``normaliser_stderr``.
         effective_rows: effective number of rows of p_0 behind the normaliser.
-        num_rows: rows of p_1.
         log_ratio0, log_ratio1: r at the rows of both samples, each learned without the row, (N0,)
             and (N1,) float64, not normalised. what: name of the divergence.
     """
@@ -177,7 +159,6 @@ class Estimate:
     normaliser: float
     normaliser_stderr: float
     effective_rows: float
-    num_rows: int
     log_ratio0: Tensor = field(repr=False)
     log_ratio1: Tensor = field(repr=False)
     what: str
@@ -221,8 +202,8 @@ class Estimate:
         if self.interval is not None:
             low, high = self.interval
             lines.append(
-                f"{self.what}: at least {self.value:.4f} ± {self.stderr:.4f} nats, 95 percent "
-                f"interval {low:.4f} to {high:.4f}"
+                f"{self.what}: {self.value:.4f} ± {self.stderr:.4f} nats, 95 percent interval "
+                f"{low:.4f} to {high:.4f}"
             )
         lines += [
             f"Bound on training rows: {self.training_bound:.4f} nats",

@@ -30,7 +30,7 @@ from ebm_app.objectives.regression import OBJECTIVES, inverse_variance
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import SchrodingerBridgePath
 from ebm_app.ratios.classifier import GaussianRatio
-from ebm_app.ratios.cross_fit import Learned, RatioEstimate, Samples
+from ebm_app.ratios.cross_fit import Ratio, RatioEstimate, Samples
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import MLP
 from ebm_app.ratios.two_samples import RatioFit
@@ -132,7 +132,7 @@ def train(
     generator: torch.Generator,
     objective: str,
     num_steps: int,
-) -> Learned:
+) -> tuple[Ratio, Ratio]:
     """Train the time score of a bridge from a sample of p_0 to one of p_1, each (N, D).
 
     Args:
@@ -169,4 +169,4 @@ def train(
         lambda x, ratio=average: ratio.log_ratio(base.coordinates(x).float())
         for average in averages
     )
-    return Learned(selected, last)
+    return selected, last

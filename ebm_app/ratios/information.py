@@ -86,7 +86,6 @@ class InformationFit(CrossFit):
         super().__init__(
             Sample(shuffled, fold[first], units),
             Sample(scores, fold, group[:, None]),
-            len(scores),
             partial(classify, num_steps=steps, blocks=blocks),
             num_folds,
             generator,

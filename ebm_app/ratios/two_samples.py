@@ -61,7 +61,7 @@ class RatioFit(CrossFit):
             Sample(self._scaled(x), fold, number * first + group[:, None])
             for number, (x, (fold, group)) in enumerate(zip(rows, folds, strict=True))
         ]
-        super().__init__(*samples, first + len(rows[1]), learn, num_folds, generator)
+        super().__init__(*samples, learn, num_folds, generator)
 
     def result(self) -> RatioEstimate:
         """Train the folds that are left, and return the estimate."""

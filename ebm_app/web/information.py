@@ -77,9 +77,9 @@ def mi(
     begin = time.perf_counter()
     estimation = InformationFit(x, y, steps=steps, random_state=seed)
     yield None, f"Starting · {len(x)} rows · {label}", {}
-    for fold, bound in estimation.run():
+    for fold in estimation.run():
         head = f"Fold {fold} of {estimation.num_folds} · {time.perf_counter() - begin:.1f} s"
-        yield None, f"{head}\nlower bound {bound:.4f} nats\n{label}", {}
+        yield None, f"{head}\n{label}", {}
     estimate = estimation.result()
     seconds = time.perf_counter() - begin
     size = f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s"

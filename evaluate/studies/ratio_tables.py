@@ -23,7 +23,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, parse
-from ebm_app.cli.mi import PairFlags, estimate
+from ebm_app.cli.mi import PairFlags, estimate_rows
 from ebm_app.ratios.methods import GaussianNet
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, Problem
@@ -102,8 +102,7 @@ def mi(argv: Sequence[str] | None = None) -> Metrics:
     args = parse(MIFlags, __doc__, argv)
     if not (args.x or args.y or args.x_columns or args.y_columns):
         return make_table(args, INFORMATION_PROBLEMS, QUICK_MI, "mi")
-    output = Output(args.output_dir / "mi_data.json", args)
-    return estimate(args, args.iterations or 1_000, args.seed, output)
+    return estimate_rows(args, args.iterations, args.seed, args)
 
 
 def make_table(
