@@ -14,6 +14,8 @@ from ebm_app.utils.files import read_json, read_tensor_info, read_tensors
 #: Kinds of model; a config.json without a kind is of the first.
 ENERGY_MODEL, FLOW = "energy model", "flow"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+#: Hashes of the training images.
+HASHES_FILE = "training_images.safetensors"
 #: Index of a diffusers pipeline, and patterns of the files that are downloaded.
 PIPELINE_FILE = "model_index.json"
 PIPELINE_FILES = [PIPELINE_FILE, "unet/*.json", "unet/*.safetensors", "scheduler/*.json"]
@@ -69,7 +71,7 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
 def _download(repository: str) -> Path:
     from huggingface_hub import snapshot_download  # network code, imported only when used
 
-    patterns = [CONFIG_FILE, WEIGHTS_FILE, *PIPELINE_FILES]
+    patterns = [CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, *PIPELINE_FILES]
     try:
         return Path(snapshot_download(repository, allow_patterns=patterns))
     except Exception as error:

@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from ebm_app.data.lazy import image_hashes
 from ebm_app.folders import (
     CONFIG_FILE,
+    HASHES_FILE,
     WEIGHTS_FILE,
     check_weights,
     find_folder,
@@ -21,7 +23,7 @@ from ebm_app.folders import (
 )
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument, to_dict
-from ebm_app.utils.files import write_json, write_tensors
+from ebm_app.utils.files import read_tensors, report_damage, write_json, write_tensors
 from ebm_app.utils.random import initial_weights
 from ebm_app.utils.tensors import as_tensor
 
@@ -49,6 +51,8 @@ class PretrainedModel(nn.Module):
     Attributes:
         config_class: dataclass of the configuration.
         kind: kind of model in config.json.
+        training_hashes: sorted hashes of the training images, int64 (N,), or None if they were not
+            recorded. ``save_pretrained`` stores them.
     """
 
     config_class: ClassVar[type]
@@ -60,6 +64,7 @@ class PretrainedModel(nn.Module):
             name = self.config_class.__name__
             raise UserError(f"Expected config to be a {name}, got {shorten(repr(config))}.")
         self.config = config
+        self.training_hashes: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -77,6 +82,22 @@ class PretrainedModel(nn.Module):
         if dtype not in (torch.float32, torch.float64):
             raise UserError(f"Weights are {dtype}. Convert the model to float32 or float64.")
         return dtype
+
+    def add_training_hashes(self, hashes: Tensor | None) -> None:
+        """Add hashes of images (N,), as from ``image_hashes``, to those of the training images."""
+        parts = [part for part in (self.training_hashes, hashes) if part is not None]
+        self.training_hashes = torch.cat(parts).unique() if parts else None
+
+    def was_trained_on(self, levels: Tensor) -> Tensor | None:
+        """Return which images the model was trained on, (B,) bool, from their content; None if the
+        training images were not recorded.
+
+        Args:
+            levels: grey levels (B, C, H, W).
+        """
+        if self.training_hashes is None:
+            return None
+        return torch.isin(image_hashes(levels), self.training_hashes)
 
     def points(self, x: Any) -> Tensor:
         """Return points (B, C, H, W), a tensor, an array or lists, on the model's device.
@@ -118,13 +139,19 @@ class PretrainedModel(nn.Module):
         with initial_weights(0):  # leaves the global random state unchanged
             model = cls(config)
         load_weights(model, folder / WEIGHTS_FILE)
+        model.add_training_hashes(read_hashes(folder))
         return model.to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write config.json and model.safetensors, each atomically."""
+        """Write config.json, model.safetensors and the hashes of the training images, if they are
+        known, each atomically."""
         folder = Path(check_argument(str | os.PathLike, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / WEIGHTS_FILE, self.state_dict())
+        if self.training_hashes is None:
+            (folder / HASHES_FILE).unlink(missing_ok=True)
+        else:
+            write_tensors(folder / HASHES_FILE, {"hashes": self.training_hashes})
         write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})
 
     def push_to_hub(self, repository: str, private: bool = False) -> str:
@@ -150,13 +177,25 @@ class PretrainedModel(nn.Module):
                 commit = api.upload_folder(
                     repo_id=repository,
                     folder_path=folder,
-                    allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, CARD_FILE],
+                    allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, CARD_FILE],
                 )
             except Exception as error:
                 raise UserError(
                     f"Could not upload the model to '{repository}': {first_line(error)}"
                 ) from None
         return commit.commit_url
+
+
+def read_hashes(folder: Path) -> Tensor | None:
+    """Read the hashes (N,) of the training images of the model in a folder; None without them."""
+    path = folder / HASHES_FILE
+    if not path.exists():
+        return None
+    with report_damage(path):
+        hashes = read_tensors(path)["hashes"]
+        if hashes.dtype != torch.int64 or hashes.ndim != 1:
+            raise ValueError("expected hashes of shape (N,), int64")
+    return hashes
 
 
 def model_card(repository: str, kind: str, config: Any) -> str:

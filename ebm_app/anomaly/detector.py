@@ -20,6 +20,8 @@ from ebm_app.anomaly.features import (
 )
 from ebm_app.anomaly.p_values import conformal_p_values
 from ebm_app.anomaly.scores import RANKS, SCORES, log_rank
+from ebm_app.data.lazy import image_hashes
+from ebm_app.data.splits import first_copies
 from ebm_app.ebm import EBM
 from ebm_app.folders import find_folder
 from ebm_app.pretrained import fingerprint
@@ -29,7 +31,7 @@ from ebm_app.utils.files import read_json, read_tensors, report_damage, write_js
 from ebm_app.utils.registry import choose
 
 FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
-#: Min images to fit a detector.
+#: Min distinct images to fit a detector.
 MIN_IMAGES = 80
 #: Radius of the squares over which maps are smoothed, as a share of the shorter side.
 SMOOTHING = 1 / 12
@@ -45,12 +47,15 @@ class Findings(NamedTuple):
         p_value: conformal p-values (B,).
         p_values: conformal p-values (B,) of each single score, by its name in ``SCORES``.
         maps: anomaly maps (B, H, W), see ``AnomalyDetector.explain``.
+        trained_on: whether the model was trained on the image (B,); None if its training images
+            were not recorded. The p-values of such images are too large.
     """
 
     score: np.ndarray
     p_value: np.ndarray
     p_values: dict[str, np.ndarray]
     maps: np.ndarray
+    trained_on: np.ndarray | None
 
 
 class AnomalyDetector:
@@ -75,6 +80,10 @@ class AnomalyDetector:
         score: a key of ``SCORES``, or "ranks": the sum of the log ranks of all four.
         device: device of the model, if it is loaded.
 
+    Attributes:
+        left_out: rows of the images that ``fit`` did not use, because they are copies of others or
+            the model was trained on them.
+
     Raises:
         UserError: if the score is unknown, the model has no Stein head, or it cannot be loaded.
     """
@@ -86,6 +95,7 @@ class AnomalyDetector:
         self.model = model if isinstance(model, EBM) else EBM.from_pretrained(model, device)
         noise_times(self.model)  # raises before the first use
         self._fitted: dict[str, Tensor] = {}
+        self.left_out: list[int] = []
         if not isinstance(model, EBM):
             self.read(model)
 
@@ -97,15 +107,20 @@ class AnomalyDetector:
     def fit(self, images: Any) -> Self:
         """Fit the detector to ordinary images (N, C, H, W), in [0, 1] or uint8 levels.
 
-        Use images that the model was not trained on, in random order.
+        Use images in random order. Copies and images that the model was trained on are left out.
 
         Raises:
-            UserError: if there are fewer than 80 images, or they do not match the model.
+            UserError: if fewer than 80 images are left, or they do not match the model.
         """
-        images = to_model_levels(self.model, images)
+        levels = to_model_levels(self.model, images)
+        is_first, known = first_copies(image_hashes(levels)), self.model.was_trained_on(levels)
+        is_used = is_first if known is None else is_first & ~known
+        images, self.left_out = levels[is_used], (~is_used).nonzero().flatten().tolist()
         if len(images) < MIN_IMAGES:
+            known_text = "" if known is None else " that the model was not trained on"
             raise UserError(
-                f"Expected at least {MIN_IMAGES} images to fit a detector, got {len(images)}."
+                f"Expected at least {MIN_IMAGES} distinct images{known_text} to fit a detector, "
+                f"got {len(images)} among {len(levels)} images, {int(is_first.sum())} distinct."
             )
         features = extract_features(self.model, images)
         half, three_quarters = len(images) // 2, 3 * len(images) // 4
@@ -195,7 +210,9 @@ class AnomalyDetector:
         level = excess.flatten(2).amax(2).argmax(1)
         maps = excess[torch.arange(len(level)), level]
         p_value = conformal_p_values(score, calibration)
-        return Findings(score.numpy(), p_value, p_values, maps.numpy())
+        known = self.model.was_trained_on(to_model_levels(self.model, images))
+        seen = None if known is None else known.numpy()
+        return Findings(score.numpy(), p_value, p_values, maps.numpy(), seen)
 
     def save(self, folder: str | os.PathLike, **about: Any) -> None:
         """Save the fitted detector to a model folder, as anomaly.safetensors and anomaly.json.
@@ -228,6 +245,8 @@ class AnomalyDetector:
         with report_damage(path):
             if self._provenance().items() <= read_json(folder / RECORD_FILE).items():
                 fitted = read_tensors(path)
+                if not all(values.isfinite().all() for values in fitted.values()):
+                    raise ValueError("values that are not finite")
                 self._fitted = {"usual": fitted.pop("usual"), "kept": fitted.pop("kept"), **fitted}
                 self._calibration()  # raises KeyError if a score is missing
 

@@ -9,6 +9,7 @@ from scipy.stats import false_discovery_control
 from torch import Tensor
 
 from ebm_app.anomaly.features import extract_features
+from ebm_app.anomaly.scores import check_finite
 from ebm_app.ebm import EBM
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Fraction, PositiveInt, Probability, Seed, check_argument
@@ -23,7 +24,14 @@ def conformal_p_values(scores: Tensor, calibration: Tensor) -> np.ndarray:
     array([0.25, 1.  ])
 
     Source: Bates et al. 2023, arXiv:2104.08279.
+
+    Raises:
+        UserError: for scores that are not finite, or no calibration scores.
     """
+    if not len(calibration):
+        raise UserError("Expected at least one calibration score, got none.")
+    check_finite(scores, "anomaly scores")
+    check_finite(calibration, "calibration scores")
     ordered = calibration.double().sort().values
     below = torch.searchsorted(ordered, scores.double(), right=True)
     return ((1 + below).double() / (1 + len(ordered))).numpy()
@@ -86,7 +94,8 @@ def two_sample_test(
         a, b: images (N, C, H, W) and (M, C, H, W), in [0, 1] or uint8 levels.
 
     Raises:
-        UserError: if a set has fewer than 2 images, or images do not match the model.
+        UserError: if a set has fewer than 2 images, images do not match the model, or features are
+            not finite.
 
     Source: Szekely and Rizzo 2013, https://doi.org/10.1016/j.jspi.2013.03.018.
     """
@@ -99,6 +108,7 @@ def two_sample_test(
             f"Expected at least 2 images in each set, got {sizes[0]} and {sizes[1]} images."
         )
     vectors = torch.cat([torch.cat([x.residuals(), x.losses[:, :1]], 1) for x in features])
+    check_finite(vectors, "features")
     vectors = (vectors - vectors.mean(0)) / (vectors.std(0) + 1e-9)
     distances = torch.cdist(vectors, vectors)
     in_a = torch.arange(len(vectors)) < sizes[0]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.anomaly.features import Features
+from ebm_app.utils.errors import UserError
 
 State = dict[str, Tensor]
 
@@ -88,18 +89,39 @@ RANKS = "ranks"
 TAIL = 0.1
 
 
+def check_finite(values: Tensor, kind: str) -> None:
+    """Raise a UserError if values (B,) or (B, F) of B images, such as scores, are not finite."""
+    is_bad = ~values.isfinite().view(len(values), -1).all(1)
+    if is_bad.any():
+        raise UserError(
+            f"The {kind} of {int(is_bad.sum())} of {len(values)} images are not finite, the first "
+            f"of image {int(is_bad.nonzero()[0])}. Use a model whose training has not diverged."
+        )
+
+
 def log_rank(score: Tensor, reference: Tensor) -> Tensor:
     r"""Return the log of the share of reference scores (N,) at or below scores (B,), float64.
 
     Below the quantile q at ``TAIL`` the share is extrapolated by an exponential distribution,
-    0.1 exp(-(q - s) / m) with m the mean of q - s, so that scores beyond all N stay ordered.
+    0.1 exp(-(q - s) / m) with m the mean of q - s, so that scores beyond all N stay ordered. If
+    the lowest tenth is tied at q, m is the mean distance of the other scores from q; equal
+    reference scores are not extrapolated.
 
     >>> log_rank(torch.tensor([50.0]), torch.arange(100.0)).exp()
     tensor([0.5149], dtype=torch.float64)
+
+    Raises:
+        UserError: for scores that are not finite.
     """
+    check_finite(score, "anomaly scores")
+    check_finite(reference, "reference scores")
     reference, score = reference.double().sort().values, score.double()
     below = torch.searchsorted(reference, score, right=True)
     rank = ((1 + below) / (1 + len(reference))).log()
+    if reference[0] == reference[-1]:
+        return rank
     q = reference.quantile(TAIL)
-    mean = (q - reference[reference < q]).mean().clamp_min(1e-12)
+    tail = reference[reference < q]
+    distances = (q - (tail if len(tail) else reference[reference > q])).abs()
+    mean = distances.mean().clamp_min(1e-12)
     return torch.where(score < q, math.log(TAIL) - (q - score) / mean, rank)

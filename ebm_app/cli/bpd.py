@@ -79,11 +79,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     estimators = make_estimators(args, ebm)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation
     dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
-    levels, data = held_out(args, ebm)
-    labels = data.split_labels(args.split)[: args.limit] if args.labels else None
+    images = held_out(args, ebm)
+    levels = images.levels
+    labels = images.data.split_labels(args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", args)
+    output.data["trained_on"] = images.trained_on
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
@@ -92,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     first = next(iter(results))
     figures = {
         **results[first],
+        **images.figures(),
         "estimator": first,
         "dequantisation": dequantiser_name,
         "split": args.split,

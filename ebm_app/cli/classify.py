@@ -39,9 +39,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Classify held-out images; return accuracy, calibration error and cost."""
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    levels, data = held_out(args, ebm)
-    labels = data.split_labels(args.split)[: args.limit]
+    images = held_out(args, ebm)
+    levels = images.levels
+    labels = images.data.split_labels(args.split)[: args.limit]
     output = Output(args.output_dir / "classify.json", args)
+    output.data["trained_on"] = images.trained_on
     begin = time.perf_counter()
     batches = tqdm(levels.split(args.batch_size), desc="classify")
     posteriors = [ebm.classify(batch, seed=args.seed) for batch in batches]
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "calibration_error": calibration_error(confidence, is_correct),
         "nfe": torch.cat([each.nfe for each in posteriors]).double().mean().item(),
         "seconds_per_image": seconds / len(levels),
-        "num_images": len(levels),
+        **images.figures(),
         "split": args.split,
     }
     output.save(figures)

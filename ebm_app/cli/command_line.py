@@ -62,6 +62,21 @@ class ModelFlag:
     model: Positional[str] = argument("a folder, a bundled name or a hub id")
 
 
+@configuration(kw_only=True)
+class ConversionFlags:
+    """Conversions of image files to the form that a model takes, applied only if set."""
+
+    resize: bool = setting("crop images at the centre and resize them for the model", False)
+    grayscale: bool = setting("convert colour images to grey for a model of grey images", False)
+    rgb: bool = setting("repeat the channel of grey images for a model of colour images", False)
+    round_levels: bool = setting("round pixels to the grey levels of the model", False)
+
+    def conversions(self) -> list[str]:
+        """Return the names of the conversions that are set."""
+        names = (item.name for item in dataclasses.fields(ConversionFlags))
+        return [name for name in names if getattr(self, name)]
+
+
 def parse(
     kind: type[T],
     description: str | None,

@@ -1,16 +1,17 @@
 """Flags of the commands that evaluate a model on held-out images, and what they select."""
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 from accelerate import Accelerator
 from pydantic import AfterValidator
-from torch import Tensor
 
-from ebm_app.cli.command_line import CommonFlags, ModelFlag
+from ebm_app.cli.command_line import CommonFlags, ConversionFlags, ModelFlag
 from ebm_app.config import Margin, NumLevels
-from ebm_app.data.folder import SPLITS
 from ebm_app.data.images import ImageData
+from ebm_app.data.lazy import Images
+from ebm_app.data.splits import SPLITS
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.errors import UserError
@@ -22,7 +23,7 @@ Split = Annotated[str, AfterValidator(lambda name: choose("split", name, SPLITS)
 
 
 @configuration(kw_only=True)
-class ImageFlags(CommonFlags, ModelFlag):
+class ImageFlags(CommonFlags, ConversionFlags, ModelFlag):
     """Flags of a command that reads images for a model."""
 
     dataset: str | None = setting("data set; the model's own if not given", None)
@@ -65,15 +66,39 @@ def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
     return accelerator, ebm
 
 
-def held_out(args: ImageFlags, ebm: EBM) -> tuple[Tensor, ImageData]:
-    """Return the images to evaluate, as levels (N, C, H, W), and their data set.
+class HeldOut(NamedTuple):
+    """Images to evaluate.
+
+    Attributes:
+        levels: (N, C, H, W).
+        data: their data set.
+        trained_on: names of the images that the model was trained on; None if its training images
+            were not recorded.
+    """
+
+    levels: Images
+    data: ImageData
+    trained_on: list[str] | None
+
+    def figures(self) -> dict[str, int | None]:
+        """Return the number of images, and of those that the model was trained on."""
+        seen = None if self.trained_on is None else len(self.trained_on)
+        return {"num_images": len(self.levels), "trained_on": seen}
+
+
+def held_out(args: ImageFlags, ebm: EBM) -> HeldOut:
+    """Return the images to evaluate, and warn about those that the model was trained on.
 
     Raises:
         UserError: if there are fewer than two images, which have no standard error, or the data
             set does not fit the model.
     """
     data = images_for(
-        ebm.config, args.dataset or ebm.config.dataset, args.data_root, args.download
+        ebm.config,
+        args.dataset or ebm.config.dataset,
+        args.data_root,
+        args.download,
+        args.conversions(),
     )
     levels = data.split(args.split)[: args.limit]
     if len(levels) < 2:
@@ -81,4 +106,18 @@ def held_out(args: ImageFlags, ebm: EBM) -> tuple[Tensor, ImageData]:
             f"Expected at least 2 images for a standard error, got {len(levels)}. Choose another "
             "--split."
         )
-    return levels, data
+    known, names = ebm.was_trained_on(levels), data.split_names(args.split)
+    seen = None if known is None else [names[row] for row in known.nonzero().flatten().tolist()]
+    warn_of_training_images(seen, len(levels))
+    return HeldOut(levels, data, seen)
+
+
+def warn_of_training_images(names: Sequence[str] | None, num: int) -> None:
+    """Print the names of the images, of ``num``, that the model was trained on; at most ten."""
+    if names:
+        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+        print(
+            f"warning: The model was trained on {len(names)} of these {num} images: "
+            f"{', '.join(names[:10])}{more}. Their likelihoods are not those of new images.",
+            file=sys.stderr,
+        )

@@ -3,8 +3,9 @@
 ebm score digits photos --output scores.csv
 
 Each image gets one row: file, log_prob in nats, its standard error over the dequantisation draws,
-and bits_per_dim. Images are cropped at the centre, resized to the size of the model, and rounded
-to its grey levels.
+bits_per_dim, and whether the model was trained on the image (yes or no; empty if unknown). Images
+of another size, or with other channels or levels than those of the model, are refused; --resize,
+--grayscale, --rgb and --round_levels convert them.
 """
 
 import csv
@@ -18,9 +19,17 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import CommonFlags, ModelFlag, Positional, argument, parse
+from ebm_app.cli.command_line import (
+    CommonFlags,
+    ConversionFlags,
+    ModelFlag,
+    Positional,
+    argument,
+    parse,
+)
+from ebm_app.cli.held_out import warn_of_training_images
 from ebm_app.data.folder import list_images
-from ebm_app.data.pictures import prepare_image, read_image
+from ebm_app.data.pictures import convert_image, read_image
 from ebm_app.ebm import EBM
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
@@ -29,11 +38,11 @@ from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import standard_error
 
-COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim")
+COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim", "trained_on")
 
 
 @configuration(kw_only=True)
-class Arguments(CommonFlags, ModelFlag):
+class Arguments(CommonFlags, ConversionFlags, ModelFlag):
     """Command-line arguments."""
 
     folder: Positional[Path] = argument("folder of images, searched with all its subfolders")
@@ -49,12 +58,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     files = list_images(args.folder)
-    rows, num_bad = [], 0
+    rows, num_bad, allowed = [], 0, args.conversions()
     for begin in tqdm(range(0, len(files), args.batch_size), desc="score"):
         images = {}
         for number, file in enumerate(files[begin : begin + args.batch_size], begin):
             try:
-                images[number] = prepare_image(read_image(file), ebm.config)
+                image = read_image(file)
+                images[number] = convert_image(image, str(file), ebm.config, allowed)
             except UserError as error:
                 if not args.skip_bad:
                     raise
@@ -64,25 +74,33 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             names = [files[number].relative_to(args.folder).as_posix() for number in images]
             rows += zip(names, *score(ebm, images, args), strict=True)
     if not rows:
-        raise UserError(f"No image in the folder '{args.folder}'. Choose another folder.")
+        raise UserError(f"No image of '{args.folder}' could be scored. Choose another folder.")
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows([COLUMNS, *rows])
     args.output.parent.mkdir(parents=True, exist_ok=True)
     replace_file(args.output, table.getvalue().encode())
-    bits = sum(row[-1] for row in rows) / len(rows)
-    return {"output": str(args.output), "images": len(rows), "bad": num_bad, "bits_per_dim": bits}
+    bits = sum(row[3] for row in rows) / len(rows)
+    seen = [row[0] for row in rows if row[4] == "yes"]
+    warn_of_training_images(seen, len(rows))
+    return {
+        "output": str(args.output),
+        "images": len(rows),
+        "bad": num_bad,
+        "bits_per_dim": bits,
+        "trained_on": None if ebm.training_hashes is None else len(seen),
+    }
 
 
-def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[float]]:
-    """Return log_prob, stderr and bits_per_dim of images by their number in the folder.
+def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[float | str]]:
+    """Return the columns after the file name, for images by their number in the folder.
 
     The noise of an image depends only on the seed and its number, so the result does not depend
     on the batches.
 
     Args:
-        images: number -> image (1, C, H, W) in [0, 1].
+        images: number -> levels (C, H, W).
     """
-    batch, shape = torch.cat([*images.values()]), (args.repeats, *ebm.config.image_shape)
+    batch, shape = torch.stack([*images.values()]), (args.repeats, *ebm.config.image_shape)
     generators = (make_generator("cpu", args.seed, number) for number in images)
     draws = torch.stack([torch.rand(shape, generator=generator) for generator in generators], 1)
     results = [
@@ -92,4 +110,6 @@ def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[flo
     log_prob = torch.stack([result.log_prob for result in results]).cpu()
     bits = torch.stack([result.bits_per_dim for result in results]).cpu()
     errors = [standard_error(values).item() for values in log_prob.unbind(1)]
-    return [log_prob.mean(0).tolist(), errors, bits.mean(0).tolist()]
+    known = ebm.was_trained_on(batch)
+    seen = [""] * len(batch) if known is None else ["yes" if row else "no" for row in known]
+    return [log_prob.mean(0).tolist(), errors, bits.mean(0).tolist(), seen]

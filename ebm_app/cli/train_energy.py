@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ebm_app.cli.command_line import ModelFlag, explicit, parse
+from ebm_app.cli.command_line import ConversionFlags, ModelFlag, explicit, parse
 from ebm_app.cli.train import run_options
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
@@ -24,7 +24,7 @@ RECIPE |= dict(validation_images=200, validation_repeats=1)
 
 
 @configuration(kw_only=True)
-class Arguments(LoopConfig, RunOptions, ModelFlag):
+class Arguments(LoopConfig, RunOptions, ConversionFlags, ModelFlag):
     """Flags of the command. Settings of ``RECIPE`` replace the defaults."""
 
     dataset: str | None = setting("data set; the model's own if not given", None)
@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     config = LoopConfig(**RECIPE | explicit(args, argv, LoopConfig))
     teacher = EBM.from_pretrained(args.model)
     dataset = args.dataset or teacher.config.dataset
-    data = images_for(teacher.config, dataset, args.data_root, args.download)
+    allowed = args.conversions()
+    data = images_for(teacher.config, dataset, args.data_root, args.download, allowed)
     check_loop(config, data)
     build = partial(EnergyTask, teacher=teacher, name=args.model, config=config, data=data)
     return launch(config, run_options(args, dataset, "energy"), build)

@@ -12,33 +12,36 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ebm_app.data.lazy import Images, Splits, collect_splits, load_all, split_images
-from ebm_app.data.pictures import read_image, to_pixels
+from ebm_app.data.lazy import load_all
+from ebm_app.data.pictures import ToPixels, read_image
+from ebm_app.data.splits import (
+    MIN_IMAGES,
+    SPLITS,
+    Collected,
+    Labelled,
+    collect_splits,
+    select,
+    split_by_content,
+)
 from ebm_app.utils.errors import UserError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
-SPLITS = ("train", "validation", "test")
-MIN_IMAGES = 10
 
 
-def read_folder(
-    path: str | Path, resolution: int | None = None
-) -> tuple[tuple[Images, ...], Splits | None]:
+def read_folder(path: str | Path, to_pixels: ToPixels) -> Collected:
     """Read all images in a folder and split them.
 
     If the subfolders ``train``, ``validation`` and ``test`` exist, they are the splits. Otherwise
-    the images are permuted by ``numpy.random.RandomState(0)``: a tenth is held out for the test
-    split, a tenth for validation. Images are grey if all files are (Pillow's modes 1, L, LA), else
-    RGB. If all files lie in subfolders of the folder or of its splits, these are the classes, in
-    alphabetical order.
+    ``split_by_content`` holds out about a tenth for each of test and validation. Images are grey
+    if all files are (Pillow's modes 1, L, LA), else RGB. If all files lie in subfolders of the
+    folder or of its splits, these are the classes, in alphabetical order.
 
     Args:
-        resolution: side in pixels. The shorter side is resized to it by an antialiased triangle
-            filter, then the centre square is cropped. None keeps the images, of equal size.
+        to_pixels: converts an image to uint8 (C, H, W).
 
     Returns:
-        Train, validation and test images, uint8 (N, C, H, W) with 256 levels, and their class
-        labels, int64 (N,) each, or None.
+        Train, validation and test images, uint8 (N, C, H, W), their class labels, int64 (N,) each,
+        or None, and their file names.
 
     Raises:
         UserError: for a missing folder, too few images, or an image that cannot be used.
@@ -52,13 +55,18 @@ def read_folder(
             f"Expected at least {MIN_IMAGES} images in '{folder}', found {len(files)}. Add images "
             f"({', '.join(e[1:] for e in EXTENSIONS)}) or check the path."
         )
-    sizes, order = _splits(folder, files)
+    rows = _split_folders(folder, files)
 
     def read(index: int) -> Tensor:
-        return to_pixels(read_image(files[index]), str(files[index]), resolution)
+        return to_pixels(read_image(files[index]), str(files[index]))
 
     images = load_all(read, len(files), lambda index: str(files[index]))
-    return collect_splits(split_images(images, _labels(folder, files), sizes, order))
+    names = [file.relative_to(folder).as_posix() for file in files]
+    part = Labelled(images, _labels(folder, files), names)
+    if rows is not None:
+        return collect_splits(select(part, rows[split]) for split in SPLITS)
+    splits = split_by_content(part)
+    return collect_splits(splits[split] for split in SPLITS)
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -83,14 +91,13 @@ def _labels(folder: Path, files: Sequence[Path]) -> Tensor | None:
     return torch.tensor([names.index(parent) for parent in parents])
 
 
-def _splits(folder: Path, files: Sequence[Path]) -> tuple[list[int], Tensor | None]:
-    """Return the sizes of the splits, and the order of the images or None for a random one.
+def _split_folders(folder: Path, files: Sequence[Path]) -> dict[str, Tensor] | None:
+    """Return the rows of the files in the three split folders, or None without these folders.
 
-    Two of the three split folders are an error: a random split would train on test images.
+    Two of the three are an error: a split by content would train on test images.
     """
     if sum((folder / split).is_dir() for split in SPLITS) < 2:
-        held_out = len(files) // 10
-        return [len(files) - 2 * held_out, held_out, held_out], None
+        return None
     tops = [file.relative_to(folder).parts[0] for file in files]
     for file, top in zip(files, tops, strict=True):
         if top not in SPLITS:
@@ -101,5 +108,7 @@ def _splits(folder: Path, files: Sequence[Path]) -> tuple[list[int], Tensor | No
         raise UserError(
             f"'{folder / split}' holds no images. Add some, or rename the other split folders."
         )
-    order = sorted(range(len(files)), key=lambda index: SPLITS.index(tops[index]))
-    return [tops.count(split) for split in SPLITS], torch.tensor(order)
+    return {
+        split: torch.tensor([row for row, top in enumerate(tops) if top == split])
+        for split in SPLITS
+    }

@@ -2,19 +2,24 @@
 
 import hashlib
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ebm_app.data.folder import SPLITS, read_folder
-from ebm_app.data.lazy import Images, Splits, collect_splits, split_images
-from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
+from ebm_app.data.folder import read_folder
+from ebm_app.data.lazy import Images, image_hashes
+from ebm_app.data.levels import NUM_VALUES, ImageFormat, to_display, to_levels
 from ebm_app.data.named import DATASETS
+from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import HUB, as_images, read_hub
+from ebm_app.data.splits import SPLITS, Labelled, Splits, collect_splits, select
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Int, check_argument
 from ebm_app.utils.registry import choose
@@ -28,7 +33,8 @@ NumLevels = Annotated[Int, Ge(2), Le(NUM_VALUES)]
 class ImageData:
     """Train, validation and test images as levels 0..num_levels-1, uint8 (N, C, H, W) each.
 
-    ``labels`` are the class labels of the splits, int64 (N,) each, if there are any.
+    ``labels`` are the class labels of the splits, int64 (N,) each, and ``names`` the names of
+    their images, if there are any.
     """
 
     name: str
@@ -37,6 +43,7 @@ class ImageData:
     validation: Images
     test: Images
     labels: Splits | None = None
+    names: tuple[list[str], ...] | None = None
 
     @classmethod
     def from_tensors(
@@ -49,17 +56,17 @@ class ImageData:
     ) -> "ImageData":
         """Build a data set from the images that ``ebm_app.train`` takes.
 
-        The validation images are also the test split. None holds out a tenth of ``images``;
-        separate validation images have the label -1, unknown.
+        The validation images are also the test split. None holds out a tenth of ``images`` and
+        all their copies; separate validation images have the label -1, unknown.
 
         Raises:
             UserError: for tensors that are not images with ``num_levels`` levels, fewer than 3
-                images, or labels that are not one integer per image.
+                distinct images, or labels that are not one integer per image.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
-        images, own = as_images(images)
+        images, own, _ = as_images(images)
         labels = own if labels is None else labels
-        parts = [images] if validation is None else [images, as_images(validation)[0]]
+        parts = [images] if validation is None else [images, as_images(validation).images]
         if any(part.ndim != 4 or part.shape[1:] != images.shape[1:] for part in parts):
             shapes = " and ".join(str(tuple(part.shape)) for part in parts)
             raise UserError(f"Expected images (N, C, H, W) of equal size, got shape {shapes}.")
@@ -74,13 +81,10 @@ class ImageData:
         levels, *others = (_check_levels(part, num_levels) for part in parts)
         if others:
             unknown = None if labels is None else torch.full((len(others[0]),), -1)
-            made = [(levels, labels), (others[0], unknown)]
+            made = [Labelled(levels, labels), Labelled(others[0], unknown)]
         else:
-            held_out = max(2, len(levels) // 10)
-            if len(levels) <= held_out:
-                raise UserError(f"Expected at least 3 images to train on, got {len(levels)}.")
-            made = split_images(levels, labels, [len(levels) - held_out, held_out])
-        splits, labels = collect_splits([*made, made[1]])
+            made = _hold_out(Labelled(levels, labels))
+        splits, labels, _ = collect_splits([*made, made[1]])
         return cls(name, num_levels, *splits, labels=labels)
 
     @property
@@ -98,6 +102,12 @@ class ImageData:
         """Return the levels (N, C, H, W) of the split "train", "validation" or "test"."""
         return getattr(self, choose("split", name, SPLITS))
 
+    def split_names(self, name: str) -> list[str]:
+        """Return the names of the images of a split: their files, or the split and the index."""
+        if self.names is None:
+            return [f"{name} {index}" for index in range(len(self.split(name)))]
+        return self.names[SPLITS.index(choose("split", name, SPLITS))]
+
     def split_labels(self, name: str) -> Tensor:
         """Return the class labels (N,) of a split."""
         index = SPLITS.index(choose("split", name, SPLITS))
@@ -110,6 +120,20 @@ class ImageData:
     def display(self, levels: Tensor) -> Tensor:
         """Return the display values in [0, 1] of levels (*) of this data set."""
         return to_display(levels, self.num_levels)
+
+
+def _hold_out(part: Labelled) -> list[Labelled]:
+    """Hold out a random tenth of images, at least 2, and all copies of the held-out images."""
+    # this order is the same in every version of numpy
+    order = torch.from_numpy(np.random.RandomState(0).permutation(len(part.images)))
+    hashes = image_hashes(part.images)[order]
+    is_held_out = torch.isin(hashes, hashes[-max(2, len(order) // 10) :])
+    if is_held_out.all():
+        raise UserError(
+            f"Expected at least 3 images to train on, got {len(order)}, of which "
+            f"{len(hashes.unique())} are distinct. Add images."
+        )
+    return [select(part, order[~is_held_out]), select(part, order[is_held_out])]
 
 
 def _check_levels(images: Images, num_levels: int) -> Images:
@@ -135,6 +159,8 @@ def load_images(
     data_root: str | Path | None = None,
     download: bool = False,
     resolution: int | None = None,
+    form: ImageFormat | None = None,
+    allowed: Collection[str] = (),
 ) -> ImageData:
     """Load a data set by name.
 
@@ -147,18 +173,23 @@ def load_images(
         data_root: folder of the files of mnist, fashion_mnist and cifar10, by default "data".
         download: download these files if they are missing.
         resolution: side in pixels to resize the images of a folder to.
+        form, allowed: shape and levels of a model's images, to which those of a folder are
+            converted in place of ``resolution``, see ``convert_image``.
 
     Raises:
-        UserError: for an unknown name, missing or damaged files, a failed download, or a
-            resolution for a named data set.
+        UserError: for an unknown name, missing or damaged files, a failed download, a resolution
+            for a named data set, or images that need a conversion which is not allowed.
     """
     name = check_argument(str, "name", name)
     if name == FOLDER:
         raise UserError("'folder:' names no folder. Write folder:PATH.")
+    num_levels, convert = NUM_VALUES, partial(to_pixels, resolution=resolution)
+    if form is not None:
+        num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)
     for prefix, read in ((FOLDER, read_folder), (HUB, read_hub)):
         if name.startswith(prefix):
-            images, labels = read(name.removeprefix(prefix), resolution)
-            return ImageData(name, NUM_VALUES, *images, labels=labels)
+            images, labels, names = read(name.removeprefix(prefix), convert)
+            return ImageData(name, num_levels, *images, labels=labels, names=names)
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     if resolution is not None:
         raise UserError(f"{name} has a fixed resolution. Only folder:PATH takes a resolution.")

@@ -1,10 +1,11 @@
-"""Images decoded on demand, for data sets larger than memory; loading and splitting of images."""
+"""Images decoded on demand, for data sets larger than memory; loading of images."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -22,6 +23,21 @@ BLOCK = 256
 Read = Callable[[int], Tensor]
 
 
+def content_hash(pixels: np.ndarray) -> int:
+    """Return a 64-bit signed hash of an image, uint8 (C, H, W).
+
+    An RGB image with three equal channels has the hash of the grey image.
+
+    >>> grey = np.arange(4, dtype=np.uint8).reshape(1, 2, 2)
+    >>> content_hash(grey) == content_hash(grey.repeat(3, 0))
+    True
+    """
+    if len(pixels) > 1 and (pixels == pixels[:1]).all():
+        pixels = pixels[:1]
+    digest = blake2b(np.ascontiguousarray(pixels), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
 class LazyImages:
     """Images uint8 (N, C, H, W), decoded when they are indexed by a tensor of rows.
 
@@ -31,21 +47,30 @@ class LazyImages:
         read: decodes an image by its index.
         rows: indices of the images.
         shape: (C, H, W).
+        hashes: hashes of the images by index, see ``content_hash``.
     """
 
     dtype, device, ndim = torch.uint8, torch.device("cpu"), 4
 
-    def __init__(self, read: Read, rows: Tensor, shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, read: Read, rows: Tensor, shape: tuple[int, int, int], hashes: Tensor
+    ) -> None:
         self.read, self.rows, self.shape = read, rows, torch.Size([len(rows), *shape])
+        self.all_hashes = hashes
         self.pool: ThreadPoolExecutor | None = None
         self.pending: tuple[Tensor, list[Future[Tensor]]] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def hashes(self) -> Tensor:
+        """Hashes of the images, int64 (N,)."""
+        return self.all_hashes[self.rows]
+
     def select(self, rows: Tensor | slice) -> LazyImages:
         """Return some of the images without decoding them."""
-        return LazyImages(self.read, self.rows[rows], tuple(self.shape[1:]))
+        return LazyImages(self.read, self.rows[rows], tuple(self.shape[1:]), self.all_hashes)
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor | LazyImages:
         if isinstance(rows, slice):
@@ -69,19 +94,25 @@ class LazyImages:
 
 
 Images = Tensor | LazyImages
-#: Tensors of train, validation and test
-Splits = tuple[Tensor, Tensor, Tensor]
-#: Images and their class labels, if any
-Labelled = tuple[Images, Tensor | None]
+
+
+def image_hashes(images: Images) -> Tensor:
+    """Return the hashes of images (N, C, H, W), int64 (N,). Lazy images have theirs already."""
+    if isinstance(images, LazyImages):
+        return images.hashes
+    return torch.tensor([content_hash(image) for image in images.cpu().numpy()], dtype=torch.int64)
 
 
 def load_all(read: Read, num: int, name: Callable[[int], str]) -> Images:
     """Decode and check images 0..num - 1, and keep them in memory up to ``MEMORY`` bytes.
 
+    Every image is decoded once and hashed on this occasion, so that lazy images have hashes.
+
     Raises:
         UserError: if the images differ in size; ``name`` maps an index to a name.
     """
     kept: list[Tensor] | None = []
+    hashes: list[int] = []
     size, channels, used = None, 1, 0
     with ThreadPoolExecutor(WORKERS) as pool:
         for begin in range(0, num, BLOCK):
@@ -95,33 +126,12 @@ def load_all(read: Read, num: int, name: Callable[[int], str]) -> Images:
                         f"'{name(index)}' is {own_width}x{own_height}. Resize all to NxN with "
                         "--resolution N."
                     )
+                hashes.append(content_hash(pixels.numpy()))
                 channels, used = max(channels, len(pixels)), used + pixels.numel()
                 if used > MEMORY:
                     kept = None
                 elif kept is not None:
                     kept.append(pixels)
     if kept is None:
-        return LazyImages(read, torch.arange(num), (channels, *size))
+        return LazyImages(read, torch.arange(num), (channels, *size), torch.tensor(hashes))
     return torch.stack([pixels.expand(channels, -1, -1) for pixels in kept])
-
-
-def split_images(
-    images: Images, labels: Tensor | None, sizes: Sequence[int], order: Tensor | None = None
-) -> list[Labelled]:
-    """Split images and labels into consecutive parts of some sizes.
-
-    Args:
-        order: permutation of the images; None for that of ``numpy.random.RandomState(0)``, which
-            is the same in every version of numpy.
-    """
-    if order is None:
-        order = torch.from_numpy(np.random.RandomState(0).permutation(len(images)))
-    select = images.__getitem__ if isinstance(images, Tensor) else images.select
-    parts = order.split(list(sizes))
-    return [(select(rows), None if labels is None else labels[rows]) for rows in parts]
-
-
-def collect_splits(parts: Iterable[Labelled]) -> tuple[tuple[Images, ...], Splits | None]:
-    """Return the images of train, validation and test, and their labels if all three have some."""
-    images, labels = zip(*parts, strict=True)
-    return images, None if any(own is None for own in labels) else labels

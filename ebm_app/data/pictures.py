@@ -6,6 +6,7 @@ Orientation tags are applied, colour profiles are not.
 import io
 import math
 import warnings
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from ebm_app.utils.tensors import as_tensor
 #: Pillow's decoders, chosen by the content of a file, not by its name
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
+#: Converts an image, whose name is for error messages, to uint8 (C, H, W)
+ToPixels = Callable[[object, str], Tensor]
 
 
 def read_image(path: Path) -> Image.Image:
@@ -70,7 +73,8 @@ def to_pixels(item: object, name: str, resolution: int | None = None) -> Tensor:
     Args:
         item: a Pillow image, or (C, H, W) as uint8 or as floats in [0, 1].
         name: name of the image in error messages.
-        resolution: side in pixels, as in ``read_folder``; only for Pillow images.
+        resolution: side in pixels, only for Pillow images. The shorter side is resized to it by an
+            antialiased triangle filter, then the centre square is cropped. None keeps the size.
     """
     if not isinstance(item, Image.Image):
         values = as_tensor(item, name)
@@ -82,8 +86,63 @@ def to_pixels(item: object, name: str, resolution: int | None = None) -> Tensor:
     image = to_grey_or_rgb(item, name)
     if resolution is not None:
         image = ImageOps.fit(image, (resolution,) * 2, method=Image.Resampling.BILINEAR)
+    return _pixels_of(image)
+
+
+def _pixels_of(image: Image.Image) -> Tensor:
+    """Return the pixels of a grey or RGB image, uint8 (C, H, W)."""
     pixels = torch.from_numpy(np.array(image))
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
+
+
+def convert_image(
+    item: object, name: str, form: ImageFormat, allowed: Collection[str] = ()
+) -> Tensor:
+    """Convert a Pillow image to the levels of a model, uint8 (C, H, W).
+
+    Images are resized as in ``to_pixels``. 8-bit pixels have the levels of the model if they are
+    the nearest to them, as those of saved samples are.
+
+    Args:
+        form: shape and levels of the model's images.
+        allowed: which of the conversions "resize", "grayscale", "rgb" and "round_levels" may be
+            applied.
+
+    Raises:
+        UserError: naming the conversions that the image needs and that are not allowed.
+    """
+    if form.image_shape[0] not in (1, 3):
+        channels = form.image_shape[0]
+        raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
+    image = to_grey_or_rgb(item, name)
+    mode, size = "L" if form.image_shape[0] == 1 else "RGB", form.image_shape[:0:-1]
+    width, height, own_mode, needed = *image.size, image.mode, []
+    if own_mode != mode:
+        needed.append("grayscale" if mode == "L" else "rgb")
+        image = image.convert(mode)
+    if image.size != size:
+        needed.append("resize")
+        image = ImageOps.fit(image, size, method=Image.Resampling.BILINEAR)
+    pixels = _pixels_of(image)
+    levels, shades = nearest_levels(pixels, form.num_levels)
+    if (to_uint8(shades[levels.long()][None]) != to_uint8(pixels[None] / 255)).any():
+        needed.append("round_levels")
+    if missing := [flag for flag in needed if flag not in allowed]:
+        kinds = {"L": "grey", "RGB": "RGB"}
+        raise UserError(
+            f"The image '{name}' is {width}x{height} {kinds[own_mode]}, and the model takes "
+            f"{size[0]}x{size[1]} {kinds[mode]} images with {form.num_levels} levels. Convert "
+            f"with {' '.join(f'--{flag}' for flag in missing)}."
+        )
+    return levels
+
+
+def nearest_levels(pixels: Tensor, num_levels: int) -> tuple[Tensor, Tensor]:
+    """Return the levels nearest to 8-bit pixels, uint8 ``(*)``, and the display values (L,) of all
+    levels."""
+    shades = to_display(torch.arange(num_levels), num_levels)
+    middles = (shades[1:] + shades[:-1]) / 2
+    return torch.bucketize(pixels.contiguous() / 255, middles).byte(), shades
 
 
 def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
@@ -96,10 +155,8 @@ def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
         raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
     image = image.convert("L" if channels == 1 else "RGB")
     image = ImageOps.fit(image, (width, height), Image.Resampling.BOX)
-    pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
-    shades = to_display(torch.arange(form.num_levels), form.num_levels)
-    middles = (shades[1:] + shades[:-1]) / 2
-    return shades[torch.bucketize(pixels.contiguous() / 255, middles)].unsqueeze(0)
+    levels, shades = nearest_levels(_pixels_of(image), form.num_levels)
+    return shades[levels.long()].unsqueeze(0)
 
 
 def to_uint8(images: Tensor) -> np.ndarray:

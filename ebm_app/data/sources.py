@@ -10,16 +10,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.data.folder import SPLITS
-from ebm_app.data.lazy import (
-    Images,
+from ebm_app.data.lazy import load_all
+from ebm_app.data.pictures import ToPixels, to_pixels
+from ebm_app.data.splits import (
+    HELD_OUT,
+    SPLITS,
+    Collected,
     Labelled,
-    Splits,
     collect_splits,
-    load_all,
-    split_images,
+    split_by_content,
 )
-from ebm_app.data.pictures import to_pixels
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.tensors import as_tensor
 
@@ -41,15 +41,15 @@ class Indexed(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
-def read_hub(name: str, resolution: int | None = None) -> tuple[tuple[Images, ...], Splits | None]:
+def read_hub(name: str, to_pixels: ToPixels) -> Collected:
     """Read the splits of a data set of the package ``datasets``.
 
-    Missing splits are held out of the training split, a tenth each, permuted by
-    ``numpy.random.RandomState(0)``. Images and labels are the first columns of their types.
+    Missing splits are held out of the training split by ``split_by_content``, about a tenth each.
+    Images and labels are the first columns of their types.
 
     Args:
         name: name on the hub, or a folder of ``save_to_disk``, of parquet files or of images.
-        resolution: side in pixels, as in ``read_folder``.
+        to_pixels: converts an image to uint8 (C, H, W).
 
     Raises:
         UserError: for a data set that cannot be read, or without images or a training split.
@@ -67,16 +67,13 @@ def read_hub(name: str, resolution: int | None = None) -> tuple[tuple[Images, ..
     parts = loaded if isinstance(loaded, DatasetDict) else {"train": loaded}
     if "train" not in parts:
         raise UserError(f"The data set '{name}' has no split train, only {', '.join(parts)}.")
-    splits = {split: read_dataset(parts[split], resolution) for split in SPLITS if split in parts}
-    missing = [split for split in SPLITS if split not in splits]
-    images, labels = splits["train"]
-    held_out = [len(images) // 10] * len(missing)
-    shards = split_images(images, labels, [len(images) - sum(held_out), *held_out])
-    splits |= zip(["train", *missing], shards, strict=True)
+    splits = {split: read_dataset(parts[split], to_pixels) for split in SPLITS if split in parts}
+    if missing := HELD_OUT.keys() - splits.keys():
+        splits |= split_by_content(splits["train"], missing)
     return collect_splits(splits[split] for split in SPLITS)
 
 
-def read_dataset(dataset: "Dataset", resolution: int | None = None) -> Labelled:
+def read_dataset(dataset: "Dataset", to_pixels: ToPixels = to_pixels) -> Labelled:
     """Return the images of a ``datasets.Dataset``, and its class labels if it has some."""
     types = {name: type(feature).__name__ for name, feature in dataset.features.items()}
     columns = [name for name, kind in types.items() if kind == "Image"]
@@ -85,10 +82,11 @@ def read_dataset(dataset: "Dataset", resolution: int | None = None) -> Labelled:
     classes = [name for name, kind in types.items() if kind == "ClassLabel"]
 
     def read(index: int) -> Tensor:
-        return to_pixels(dataset[index][columns[0]], f"image {index}", resolution)
+        return to_pixels(dataset[index][columns[0]], f"image {index}")
 
     labels = torch.tensor(dataset[classes[0]][:]) if classes else None
-    return load_all(read, len(dataset), "image {}".format), labels
+    images = load_all(read, len(dataset), "image {}".format)
+    return Labelled(images, labels, [f"image {index}" for index in range(len(dataset))])
 
 
 def as_images(images: Any) -> Labelled:
@@ -102,7 +100,7 @@ def as_images(images: Any) -> Labelled:
     if hub is not None and isinstance(images, hub.Dataset):
         return read_dataset(images)
     if isinstance(images, Tensor | np.ndarray) or not isinstance(images, Indexed):
-        return channels_first(as_tensor(images, "images")), None
+        return Labelled(channels_first(as_tensor(images, "images")))
     try:
         first = images[0] if len(images) else None
     except (LookupError, TypeError) as error:
@@ -112,7 +110,7 @@ def as_images(images: Any) -> Labelled:
         ) from None
     is_pair = isinstance(first, tuple) and len(first) == 2
     if not (isinstance(first, Image.Image) or is_pair or not isinstance(images, Sequence)):
-        return channels_first(as_tensor(images, "images")), None
+        return Labelled(channels_first(as_tensor(images, "images")))
 
     def read(index: int) -> Tensor:
         item = images[index][0] if is_pair else images[index]
@@ -123,7 +121,7 @@ def as_images(images: Any) -> Labelled:
         targets = getattr(images, "targets", None)
         targets = [images[i][1] for i in range(len(images))] if targets is None else targets
         labels = torch.as_tensor(targets)
-    return load_all(read, len(images), "image {}".format), labels
+    return Labelled(load_all(read, len(images), "image {}".format), labels)
 
 
 def channels_first(images: Tensor) -> Tensor:

@@ -1,18 +1,21 @@
 """Held-out images of the data set that a model was trained on, and other data sets for it."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from PIL import Image
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.images import DATASETS, FOLDER, ImageData, load_images
+from ebm_app.data.images import DATASETS, ImageData, load_images
 from ebm_app.data.levels import image_format, to_display
 from ebm_app.data.pictures import image_grid, to_pil
 from ebm_app.folders import read_config
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
+#: Conversions of the training: ``--resolution``, and grey files among those in colour
+AS_IN_TRAINING = ("resize", "rgb")
 #: Example images in the folder of a model
 EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10
 #: Min width of an example on the page, in pixels
@@ -22,16 +25,23 @@ MAX_IMAGES = 297
 
 
 def images_for(
-    config: EBMConfig, dataset: str, data_root: str = "data", download: bool = False
+    config: EBMConfig,
+    dataset: str,
+    data_root: str = "data",
+    download: bool = False,
+    allowed: Collection[str] = (),
 ) -> ImageData:
-    """Load a data set for a model; the images of a folder are resized to the model's size.
+    """Load a data set for a model.
+
+    Args:
+        allowed: conversions that may be applied to the images of a folder or a Hugging Face data
+            set, see ``convert_image``. The model's own data set is converted as in training.
 
     Raises:
         UserError: if the data set cannot be read, or its images do not fit the model.
     """
-    _, height, width = config.image_shape
-    is_square_folder = dataset.startswith(FOLDER) and height == width
-    data = load_images(dataset, data_root, download, height if is_square_folder else None)
+    own = AS_IN_TRAINING if dataset == config.dataset else ()
+    data = load_images(dataset, data_root, download, form=config, allowed=[*allowed, *own])
     expected, actual = image_format(config), image_format(data)
     if expected != actual:
         raise UserError(

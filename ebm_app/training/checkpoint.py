@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE
+from ebm_app.folders import CONFIG_FILE, HASHES_FILE, WEIGHTS_FILE
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.utils.errors import UserError, shorten
@@ -35,7 +35,7 @@ PENDING = ".tmp"
 TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
 DIGESTS_FILE = "digests.json"
 #: Files at the top of an output folder
-RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
+RECORDS = (CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 
 
 def step_of(folder: Path) -> int:
@@ -136,7 +136,9 @@ def save_checkpoint(
 def restore_best(output_dir: Path, folder: Path) -> None:
     """Copy the best model stored in a checkpoint to the top of the output folder."""
     replace_file(output_dir / WEIGHTS_FILE, (folder / STATE / BEST_FILE).read_bytes())
-    replace_file(output_dir / CONFIG_FILE, (folder / CONFIG_FILE).read_bytes())
+    for name in (CONFIG_FILE, HASHES_FILE):
+        if (folder / name).exists():  # older checkpoints lack the hashes
+            replace_file(output_dir / name, (folder / name).read_bytes())
 
 
 def prepare_folder(output_dir: Path, overwrite: bool) -> None:

@@ -88,6 +88,7 @@ class EnergyTask(PathTask):
         own, theirs = ebm.state_dict(), teacher.state_dict()
         same = [key for key in own if key in theirs and own[key].shape == theirs[key].shape]
         ebm.load_state_dict(own | {key: theirs[key] for key in same})
+        ebm.add_training_hashes(teacher.training_hashes)
         for weight in ebm.model.net.last_layer.parameters():
             nn.init.zeros_(weight)
         objective = Distillation(teacher.to(accelerator.device).model)

@@ -15,6 +15,7 @@ from ebm_app.config import EBMConfig, LoopConfig, changes_of
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.folders import check_weights, load_weights, read_config
+from ebm_app.pretrained import read_hashes
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.plan import RunOptions
@@ -125,6 +126,7 @@ def resume(trainer: Trainer, folder: Path) -> None:
             f"{folder} holds a model with other settings: {'; '.join(changes)}. Resume with the "
             "settings of its run.json."
         )
+    model.add_training_hashes(read_hashes(folder))  # also those of its initial weights
     if (best := state / checkpoint.BEST_FILE).exists():
         check_weights(model, best)
         load_weights(model, best)
@@ -161,6 +163,7 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
             f"The model {name_or_path} has other settings than this run: {'; '.join(changes)}. "
             "Use its settings, for example its run.json with --config."
         )
+    ebm.add_training_hashes(source.training_hashes)
     space = ebm.space.state_dict()
     if not all(torch.equal(space[key].cpu(), v) for key, v in source.space.state_dict().items()):
         raise UserError(

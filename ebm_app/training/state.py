@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 #: Settings that split a batch. They may change on a resume: a step depends on the total only.
 SPLIT = {"train_batch_size", "gradient_accumulation_steps"}
+#: Hint for a run whose training images differ
+OTHER_IMAGES = (
+    " The training images differ: restore them. Earlier versions split a folder or a Hugging Face "
+    "data set without splits at random, and only they can resume such a run."
+)
 #: Version of the ``state`` folder
 FORMAT_VERSION = 2
 
@@ -140,7 +145,8 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
             f"{saved.total_batch_size}, now {now.total_batch_size}"
         )
     if changes:
+        has_other_images = settings["data"] != now.settings["data"]
         raise UserError(
             f"{folder} was trained with other settings: {'; '.join(changes)}. Resume with the "
-            "settings of its run.json."
+            f"settings of its run.json.{OTHER_IMAGES if has_other_images else ''}"
         )

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.config import LoopConfig
 from ebm_app.data.images import ImageData
-from ebm_app.data.lazy import LazyImages
+from ebm_app.data.lazy import LazyImages, image_hashes
 from ebm_app.data.levels import dequantise
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
@@ -67,6 +67,7 @@ class Task(ABC):
             * config.gradient_accumulation_steps
             * accelerator.num_processes
         )
+        model.add_training_hashes(image_hashes(data.train))
         self.levels, self.labels = data.train.to(accelerator.device), None
         self.validation = data.validation[: config.validation_images]
         self.noise = dequantisation_noise(config.validation_repeats, self.validation, config.seed)

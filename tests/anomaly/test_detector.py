@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import error_of
+from safetensors.torch import load_file, save_file
 
 from ebm_app.anomaly import AnomalyDetector, two_sample_test
 from ebm_app.anomaly.detector import FITTED_FILE, RECORD_FILE
@@ -61,6 +62,33 @@ def test_saved_detector_loads_with_its_model(tmp_path, digits):
     other = {**json.loads((tmp_path / RECORD_FILE).read_text()), "weights": "of another model"}
     (tmp_path / RECORD_FILE).write_text(json.dumps(other))
     assert not AnomalyDetector(tmp_path).is_fitted
+
+
+def test_damaged_fitted_values_are_refused(tmp_path, detector):
+    detector.model.save_pretrained(tmp_path)
+    detector.save(tmp_path)
+    tensors = load_file(tmp_path / FITTED_FILE)
+    tensors["symmetry.calibration"][3] = torch.nan
+    save_file(tensors, tmp_path / FITTED_FILE)
+    assert "not finite" in error_of(AnomalyDetector, tmp_path)
+
+
+@pytest.mark.parametrize("num", [1, 79])
+def test_copies_do_not_count_as_images(detector, digits, num):
+    images = digits.validation[torch.arange(240) % num]
+    message = error_of(AnomalyDetector(detector.model).fit, images)
+    assert f"got {num} among 240 images" in message
+
+
+def test_near_identical_images_leave_others_unusual(detector, digits):
+    """A model of one image, with one pixel changed by a level or two."""
+    images = digits.test[:1].repeat(120, 1, 1, 1)
+    for index, image in enumerate(images.flatten(1)):
+        pixel = image[index % 60 : index % 60 + 1]
+        pixel.copy_((pixel.int() + 1 + index // 60) % 17)
+    fitted = AnomalyDetector(detector.model).fit(images)
+    noise = torch.randint(17, (10, 1, 8, 8), dtype=torch.uint8, generator=torch.manual_seed(0))
+    assert (fitted.predict(torch.cat([noise, digits.test[1:11]])) == -1).all()
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent"])

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from conftest import error_of
 from scipy.spatial.distance import mahalanobis
 from sklearn.covariance import LedoitWolf
 
+from ebm_app.anomaly import conformal_p_values
 from ebm_app.anomaly.features import Features
 from ebm_app.anomaly.scores import SCORES, TAIL, log_rank
 
@@ -39,3 +41,20 @@ def test_log_rank_extrapolates_below_the_reference():
     mean = np.mean([q - s for s in range(1, 101) if s < q])
     assert ranks[2].item() == pytest.approx(TAIL * np.exp(-q / mean))
     assert ranks[3].item() == pytest.approx(TAIL * np.exp(-(q + 10) / mean))
+
+
+@pytest.mark.parametrize("num_tied", [11, 50, 99, 100])
+def test_log_rank_orders_scores_below_tied_references(num_tied):
+    reference = torch.cat([torch.zeros(num_tied), torch.arange(1.0, 101 - num_tied)])
+    ranks = log_rank(torch.tensor([-9.0, -1.0, 0.0, 200.0]), reference).exp().tolist()
+    assert ranks[0] <= ranks[1] < TAIL < ranks[2] <= ranks[3] == 1
+    assert num_tied == 100 or ranks[0] < ranks[1]
+    assert ranks[2] == pytest.approx((1 + num_tied) / 101)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("call", [log_rank, conformal_p_values])
+def test_scores_that_are_not_finite_are_refused(call, bad):
+    good, wrong = torch.arange(20.0), torch.tensor([1.0, bad])
+    assert "1 of 2 images" in error_of(call, wrong, good)
+    assert "1 of 2 images" in error_of(call, good, wrong)

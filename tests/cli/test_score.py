@@ -17,6 +17,9 @@ def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
         save_picture(tmp_path / f"{index}.png", rng.randint(0, 256, (16, 8, 3)))
     (tmp_path / "bad.png").write_text("no image")
     flags = ["digits", tmp_path, "--estimator", "time_integral", "--device", "cpu"]
+    assert call(score, *flags) == 2
+    assert "--grayscale --resize --round_levels." in capsys.readouterr().err
+    flags += ["--grayscale", "--resize", "--round_levels"]
     assert call(score, *flags) == 2 and "bad.png" in capsys.readouterr().err
     flags += ["--skip_bad", "--repeats", 2]
     tables = []
@@ -30,5 +33,5 @@ def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
     for one, row in zip(*tables, strict=True):
         bits = float(row["bits_per_dim"])
         assert bits == pytest.approx(-float(row["log_prob"]) / (64 * math.log(2)), rel=1e-6)
-        assert float(row["stderr"]) > 0
+        assert float(row["stderr"]) > 0 and row["trained_on"] == ""
         assert float(one["bits_per_dim"]) == pytest.approx(bits, rel=1e-5)

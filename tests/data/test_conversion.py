@@ -1,0 +1,85 @@
+"""Image files of another form than a model's are refused, and converted only if allowed."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from conftest import GREY, error_of
+from PIL import Image
+
+from ebm_app import EBM
+from ebm_app.anomaly import AnomalyDetector
+from ebm_app.completion import iterate_completion
+from ebm_app.config import EBMConfig
+from ebm_app.data.levels import to_display
+from ebm_app.data.pictures import convert_image, to_pil, to_pixels, to_uint8
+from ebm_app.evaluation.held_out import images_for
+
+PHOTO = Image.fromarray(np.random.RandomState(0).randint(0, 256, (20, 30, 3), dtype=np.uint8))
+SMALL = PHOTO.resize((8, 8))
+COLOUR = EBMConfig("folder:photos", (3, 8, 8), 256)
+#: name -> image, configuration, conversions that it needs
+CASES = {
+    "another size": (PHOTO, COLOUR, {"resize"}),
+    "colour for grey": (SMALL, EBMConfig("x", (1, 8, 8), 256), {"grayscale"}),
+    "grey for colour": (SMALL.convert("L"), COLOUR, {"rgb"}),
+    "more levels": (SMALL.convert("L"), GREY, {"round_levels"}),
+    "all": (PHOTO, GREY, {"resize", "grayscale", "round_levels"}),
+    "none": (SMALL, COLOUR, set()),
+}
+
+
+@pytest.mark.parametrize(("image", "config", "needed"), CASES.values(), ids=CASES.keys())
+def test_exactly_the_needed_conversions_are_named(image, config, needed):
+    levels = convert_image(image, "photo", config, needed)
+    assert levels.shape == config.image_shape and int(levels.max()) < config.num_levels
+    for num in range(len(needed)):
+        for allowed in combinations(sorted(needed), num):
+            message = error_of(convert_image, image, "photo", config, allowed)
+            words = set(message.replace(".", "").split())
+            assert {f"--{name}" for name in needed - {*allowed}} == {
+                word for word in words if word.startswith("--")
+            }
+
+
+def test_resized_images_are_those_of_training():
+    levels = convert_image(PHOTO, "photo", COLOUR, ["resize"])
+    assert torch.equal(levels, to_pixels(PHOTO, "photo", 8))
+
+
+@pytest.mark.parametrize("num_levels", [2, 17, 255, 256])
+def test_saved_samples_need_no_conversion(num_levels):
+    levels = (torch.arange(64).view(1, 8, 8) * 4 % num_levels).byte()
+    saved = to_pil(to_uint8(to_display(levels, num_levels)[None])[0])
+    config = EBMConfig("x", (1, 8, 8), num_levels)
+    assert torch.equal(convert_image(saved, "sample", config), levels)
+
+
+def test_folders_are_converted_only_if_allowed(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for index in range(60):
+        pixels = np.random.RandomState(index).randint(0, 256, (9, 12, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+    name = f"folder:{folder}"
+    message = error_of(images_for, GREY, name)
+    assert "12x9 RGB" in message and "--grayscale --resize --round_levels" in message
+    data = images_for(GREY, name, allowed=["grayscale", "resize", "round_levels"])
+    assert data.train.shape[1:] == (1, 8, 8) and data.num_levels == 17 and data.train.max() < 17
+    own = images_for(EBMConfig(name, (3, 8, 8), 256), name)  # as by --resolution 8
+    assert own.image_shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [torch.zeros(2, 1, 16, 16), torch.zeros(2, 3, 8, 8), torch.full((2, 1, 8, 8), 0.3)],
+    ids=["size", "channels", "levels"],
+)
+def test_python_interfaces_refuse_other_images(images):
+    ebm, known = EBM.from_pretrained("digits"), torch.zeros(8, 8, dtype=torch.bool)
+    detector = AnomalyDetector("digits")
+    calls = [ebm.log_prob, ebm.likelihood, ebm.classify, detector.examine, detector.fit]
+    for call in calls:
+        assert "8" in error_of(call, images) or "levels" in error_of(call, images)
+    error_of(lambda: next(iterate_completion(ebm, images, known)))

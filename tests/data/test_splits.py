@@ -1,0 +1,83 @@
+"""Splits by content: copies, added files, shares, and sets that are too small."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import error_of
+from PIL import Image
+
+from ebm_app.data import lazy
+from ebm_app.data.images import ImageData, load_images
+from ebm_app.data.lazy import LazyImages, content_hash, image_hashes
+from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, split_by_content
+
+PICTURES = np.random.RandomState(0).randint(0, 256, (80, 4, 4)).astype(np.uint8)
+
+
+def fill(folder, pictures=PICTURES, name="{}.png"):
+    folder.mkdir(exist_ok=True)
+    for index, picture in enumerate(pictures):
+        Image.fromarray(picture).save(folder / name.format(index))
+    return folder
+
+
+def split_of(folder):
+    """Return hash -> split; each image is in one split only."""
+    data, found = load_images(f"folder:{folder}"), {}
+    for split in SPLITS:
+        for image in image_hashes(data.split(split)).tolist():
+            assert found.setdefault(image, split) == split
+    return found
+
+
+def test_added_copied_and_renamed_files_move_no_image(tmp_path):
+    first = split_of(fill(tmp_path / "first"))
+    assert len(first) == 80 and set(first.values()) == set(SPLITS)
+    second = fill(tmp_path / "second", PICTURES[::-1], "renamed-{}.bmp")
+    fill(second, PICTURES[:9], "copy-{}.png")
+    fill(second, PICTURES[9:12, ..., None].repeat(3, 3), "grey copy in RGB {}.png")
+    assert split_of(second) == first
+    fill(second, 255 - PICTURES[:1], "added-{}.png")
+    colour = np.random.RandomState(1).randint(0, 256, (1, 4, 4, 3)).astype(np.uint8)
+    fill(second, colour, "added-in-colour-{}.png")
+    more = split_of(second)
+    assert first.items() <= more.items() and len(more) == 82
+
+
+def test_shares_are_those_of_a_random_draw():
+    images = torch.randint(256, (4000, 1, 2, 3), dtype=torch.uint8, generator=torch.manual_seed(0))
+    splits = split_by_content(Labelled(images))
+    for name in HELD_OUT:
+        assert abs(len(splits[name].images) - 400) < 4 * (4000 * 0.1 * 0.9) ** 0.5
+    assert sum(len(part.images) for part in splits.values()) == 4000
+
+
+@pytest.mark.parametrize("num", [1, 5, 9])
+def test_few_distinct_images_are_refused_with_their_number(tmp_path, num):
+    fill(tmp_path, PICTURES[np.arange(60) % num])
+    message = error_of(load_images, f"folder:{tmp_path}")
+    assert "60 images" in message and f"{num} are distinct" in message
+    images = torch.from_numpy(PICTURES)[:, None][torch.arange(60) % 2]
+    assert "2 are distinct" in error_of(ImageData.from_tensors, images, None, 256)
+
+
+def test_copies_of_tensors_are_held_out_together():
+    images = torch.from_numpy(PICTURES)[:, None][torch.arange(160) % 80]
+    data = ImageData.from_tensors(images, None, 256)
+    held_out, rest = (set(image_hashes(x).tolist()) for x in (data.validation, data.train))
+    assert not held_out & rest and len(held_out) + len(rest) == 80
+    assert len(data.train) == 2 * len(rest) and 8 <= len(held_out) <= 16
+
+
+def test_lazy_images_are_hashed_while_loading(tmp_path, monkeypatch):
+    reads = []
+    monkeypatch.setattr("ebm_app.data.folder.read_image", lambda f: reads.append(f) or open_(f))
+    open_ = Image.open
+    monkeypatch.setattr(lazy, "MEMORY", 0)
+    folder = fill(tmp_path)
+    data = load_images(f"folder:{folder}")
+    hashes = image_hashes(data.train)
+    assert isinstance(data.train, LazyImages) and len(reads) == 80
+    rows = torch.arange(len(data.train))
+    assert hashes.tolist() == [content_hash(x.numpy()) for x in data.train[rows]]
+    assert torch.equal(data.train[:5].hashes, hashes[:5])
