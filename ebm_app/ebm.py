@@ -27,7 +27,6 @@ from ebm_app.likelihood.dequantisation import (
 )
 from ebm_app.model import DensityModel
 from ebm_app.nets.labelled import Labels, class_labels
-from ebm_app.nets.pipeline_model import DiffusionDensity
 from ebm_app.nets.protocols import NoiseModel
 from ebm_app.sampling.base import Frame, in_batches
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
@@ -73,8 +72,8 @@ class EBM(DensityModel):
         """
         from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes seconds
 
-        model, config = read_pipeline(pipeline, num_levels)
-        return cls(config, DiffusionDensity(model)).to(device).eval()
+        density, config = read_pipeline(pipeline, num_levels)
+        return cls(config, density).to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         if isinstance(self.density, NoiseModel):

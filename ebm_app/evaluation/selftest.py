@@ -20,7 +20,8 @@ from ebm_app.likelihood import ESTIMATORS, ProbabilityFlowDensity
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.likelihood.elbo import START
-from ebm_app.nets.protocols import JointScore, SteinScore, TimeScore, require
+from ebm_app.nets.density import SteinHeadDensity
+from ebm_app.nets.protocols import SteinScore, TimeScore, require
 from ebm_app.paths.schedules import ARC_LENGTH
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.processes import Wrap
@@ -104,7 +105,7 @@ def run_checks(
     # the error of log Z; over images, because all times use the same ones
     bits = balance.by_image * (end - start) / math.log(2)
     checks = [judge("mean time score", bits, BALANCE, "integrated over the path")]
-    if isinstance(density, JointScore):
+    if isinstance(density, SteinHeadDensity):
         note = "excess of the path integral over the bound; positive if the noise is too large"
         excess = noise_excess(density, x1, NOISE_NODES, generator)
         checks.append(judge("predicted noise", excess, PREDICTED_NOISE, note))

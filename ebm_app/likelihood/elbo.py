@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator
-from ebm_app.nets.chunks import evaluate_in_chunks, rows_per_call
-from ebm_app.nets.protocols import LogDensityEstimate, NoiseVariance, SteinScore, require
+from ebm_app.nets.density import MomentsDensity, evaluate_in_chunks, rows_per_call
+from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
 from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.paths.divergence import normal_draws
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
@@ -162,7 +162,7 @@ def draw_residuals(model: SteinScore, x: Tensor, nodes: BoundRule, e: Tensor) ->
     a, deviation = expand_like(nodes.a, e), expand_like(nodes.deviation, e)
     points, times = (a * x + deviation * e).flatten(0, 1), nodes.times
     times = times.repeat_interleave(e.shape[1])
-    if isinstance(model, NoiseVariance):
+    if isinstance(model, MomentsDensity):
         score, variance = evaluate_in_chunks(model.score_and_variance, points, times)
         share = expand_like(nodes.deviation.square() / nodes.variances, e.double())
         variance = 1 - share + share * variance.double().view(e.shape)

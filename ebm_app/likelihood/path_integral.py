@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
-from ebm_app.nets.chunks import evaluate_in_chunks
-from ebm_app.nets.protocols import JointScore, LogDensityEstimate, require
+from ebm_app.nets.density import SteinHeadDensity, evaluate_in_chunks
+from ebm_app.nets.protocols import LogDensityEstimate, require
 from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.paths.divergence import normal_draws
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
@@ -100,12 +100,12 @@ class PathIntegral(PointEstimator):
         "the line integral of time score and Stein score along noisy copies of the image; "
         "normalised only if both are exact"
     )
-    needs: ClassVar[type] = JointScore
+    needs: ClassVar[type] = SteinHeadDensity
     normalised: ClassVar[bool] = False
 
     @torch.no_grad()
-    def __call__(self, model: JointScore, x: Tensor, t: float) -> LogDensityEstimate:
-        model = require(model, JointScore, "estimator path_integral")
+    def __call__(self, model: SteinHeadDensity, x: Tensor, t: float) -> LogDensityEstimate:
+        model = require(model, SteinHeadDensity, "estimator path_integral")
         path = require_one_sided(model.path)
         rule = curve_rule(path, model.start, t, self.num_nodes)
         noise = normal_draws(self.num_draws, x, self.seed)
@@ -118,7 +118,7 @@ class PathIntegral(PointEstimator):
 
     @staticmethod
     def _integrate(
-        model: JointScore, x: Tensor, e: Tensor, rule: CurveRule
+        model: SteinHeadDensity, x: Tensor, e: Tensor, rule: CurveRule
     ) -> tuple[Tensor, Tensor]:
         """Return the terms of the log density along the curve of ``e``, (B, *), or (B, 1) where
         the model has only their sum, by the rule and by half of its nodes."""

@@ -1,13 +1,12 @@
 r"""Densities p_t from a time score: log p_t(x) = log N(x; 0, I) + integral_0^t d/ds log p_s(x) ds.
 
-At fixed x the log ratio is a one-dimensional integral. By default it is computed by a
-Gauss-Legendre rule whose nodes are spaced in the arc length of the path, where the integrand has
-unit scale. The adaptive ODE solve is the paper's protocol and an independent check. All values are
-in nats.
+At fixed x the log ratio is a one-dimensional integral. It is computed by a Gauss-Legendre rule
+whose nodes are spaced in the arc length of the path, where the integrand has unit scale. All
+values are in nats.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from copy import copy
 from functools import lru_cache
 from typing import Any, Self
@@ -16,21 +15,50 @@ import torch
 from torch import Tensor
 
 from ebm_app.config import Margin
-from ebm_app.nets.chunks import expand_time, rows_per_call
 from ebm_app.nets.labelled import LabelledModel
-from ebm_app.nets.protocols import LogDensityEstimate, Time
+from ebm_app.nets.protocols import PROVIDERS, LogDensityEstimate, Time
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, require_one_sided
-from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.fields import Nodes, check_argument
-from ebm_app.utils.quadrature import ADAPTIVE, Rule, integrate, rule_on
-from ebm_app.utils.registry import choose
+from ebm_app.utils.quadrature import Rule, rule_on
 from ebm_app.utils.tensors import expand_like, leaves, sum_except_batch
 
-QUADRATURE = "quadrature"
-INTEGRATORS = (QUADRATURE, *ADAPTIVE)
 #: Min quadrature nodes of an interval, however short it is.
 MIN_NODES = 8
+#: Max elements of x per network call. Above 2^16 on a CPU, allocating the activations costs as
+#: much as the network.
+CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
+#: (x (n B, *), t (n B,)) -> tensors of n B rows
+ChunkFunction = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+
+
+def expand_time(t: Time, x: Tensor) -> Tensor:
+    """Return one time per point of ``x`` (B, *): (B,) float64, on the device of ``x``."""
+    return torch.as_tensor(t, dtype=torch.float64, device=x.device).expand(len(x))
+
+
+def rows_per_call(x: Tensor) -> int:
+    """Return the max number of points like those of ``x`` (B, *) in one network call."""
+    return max(1, CHUNK_SIZES.get(x.device.type, LARGE_CHUNK) // max(1, x[:1].numel()))
+
+
+def evaluate_in_chunks(function: ChunkFunction, points: Tensor, times: Tensor) -> list[Tensor]:
+    """Evaluate a function of many points in network calls of limited size.
+
+    Args:
+        points: (m, B, *). times: (m,) float64, one per row of ``points``.
+
+    Returns:
+        The tensors, each of shape (m, B, ...).
+    """
+    num = points.shape[1]
+    size = max(1, rows_per_call(points[0]) // max(1, num))
+    parts = [
+        function(x.flatten(0, 1), t.to(x.device).repeat_interleave(num))
+        for x, t in zip(points.split(size), times.split(size), strict=True)
+    ]
+    columns = zip(*parts, strict=True)
+    return [torch.cat(column).unflatten(0, (len(points), num)) for column in columns]
 
 
 class PathDensity:
@@ -100,49 +128,16 @@ class TimeScoreDensity(PathDensity):
         """Return the terms of the time score: (B, *) float64, see ``protocols.TimeScore``."""
         return self.model(x, expand_time(t, x)).components.double()
 
-    def log_ratio(
-        self,
-        x: Tensor,
-        t0: float | None = None,
-        t1: float | None = None,
-        integrator: str = QUADRATURE,
-        rtol: float = 1e-6,
-        atol: float = 1e-6,
-    ) -> LogDensityEstimate:
-        """Return log p_t1(x) - log p_t0(x) for x (B, *), without gradients. The default times are
-        the ends of the model's interval.
-
-        Args:
-            integrator: "quadrature", or an adaptive solver: "rk45" (SciPy) or "dopri5"
-                (torchdiffeq).
-            rtol, atol: tolerances of a solver; 1e-6 in the paper's protocol.
-
-        Raises:
-            UserError: for an unknown integrator.
-            NumericalError: if the result is not finite.
-        """
-        choose("integrator", integrator, INTEGRATORS)
-        t0, t1 = self.start if t0 is None else t0, self.end if t1 is None else t1
-        with torch.no_grad():
-            if integrator == QUADRATURE:
-                result = self._quadrature(x, t0, t1)
-            else:
-                integral = integrate(
-                    lambda t: self.time_score(x, t),
-                    t0,
-                    t1,
-                    like=x.flatten(1)[:, 0],
-                    solver=integrator,
-                    rtol=rtol,
-                    atol=atol,
-                )
-                result = LogDensityEstimate(integral.value, integral.error, None, integral.nfe)
-        if not result.value.isfinite().all():
-            raise NumericalError(
-                f"The log ratio from t = {t0} to {t1} is not finite. Training has diverged, or "
-                "the settings are out of range."
-            )
-        return result
+    def log_ratio(self, x: Tensor, t0: float, t1: float) -> LogDensityEstimate:
+        """Return log p_t1(x) - log p_t0(x) for x (B, *), by quadrature."""
+        rule = self._rule(t0, t1)
+        rate = self._at_nodes(lambda x, t: (self.time_score_terms(x, t),), x, rule)
+        weights = (rule.weights.to(x.device), rule.coarse_weights.to(x.device))
+        terms, coarse = (torch.tensordot(w, rate, dims=1) for w in weights)
+        value = sum_except_batch(terms)
+        error = (value - sum_except_batch(coarse)).abs()
+        components = terms if terms.shape == x.shape else None
+        return LogDensityEstimate(value, error, components, len(rule.nodes))
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
         """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients flow to ``x`` if it
@@ -153,7 +148,7 @@ class TimeScoreDensity(PathDensity):
         """
         reference = sum_except_batch(require_one_sided(self.path).reference_log_density(x))
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
-            return reference + self._quadrature(x, self.start, t).value
+            return reference + self.log_ratio(x, self.start, t).value
 
     def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
         """Return the gradient of ``log_density`` (paper, section 6): (B, *). It holds one chunk
@@ -163,13 +158,15 @@ class TimeScoreDensity(PathDensity):
             UserError: on a two-sided path.
         """
         require_one_sided(self.path)
-        gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
-        for times, weights, _ in self._chunks(x, self.start, t):
+        is_outer, rule = torch.is_grad_enabled() and x.requires_grad, self._rule(self.start, t)
+
+        def slope(x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
             with leaves(x) as (point,):
-                part = torch.tensordot(weights.to(x.device), self._rate(point, times), dims=1)
-                slope = torch.autograd.grad(part.sum(), point, create_graph=is_outer)[0]
-                gradient = gradient + slope
-        return gradient
+                rate = self.time_score(point, t).sum()
+                return torch.autograd.grad(rate, point, create_graph=is_outer)
+
+        slopes = self._at_nodes(slope, x, rule)
+        return torch.tensordot(rule.weights.to(slopes), slopes, dims=1) - x
 
     def score(self, x: Tensor, t: Time) -> Tensor:
         """Return grad_x log p_t(x): (B, *)."""
@@ -181,32 +178,14 @@ class TimeScoreDensity(PathDensity):
         """Return the number of network evaluations in one call of ``score``."""
         return len(self._rule(self.start, t).nodes)
 
-    def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogDensityEstimate:
-        terms, coarse, nfe = 0.0, 0.0, 0
-        for times, weights, coarse_weights in self._chunks(x, t0, t1):
-            rate = self._rate(x, times)
-            terms = terms + torch.tensordot(weights.to(x.device), rate, dims=1)
-            coarse = coarse + torch.tensordot(coarse_weights.to(x.device), rate, dims=1)
-            nfe += len(times)
-        value = sum_except_batch(terms)
-        error = (value - sum_except_batch(coarse)).abs()
-        return LogDensityEstimate(value, error, terms if terms.shape == x.shape else None, nfe)
-
-    def _chunks(self, x: Tensor, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the rule from t0 to t1 in chunks of nodes that share one network call."""
-        size = rows_per_call(x) // max(1, len(x))
-        return zip(*(part.split(max(1, size)) for part in self._rule(t0, t1)), strict=True)
+    def _at_nodes(self, function: ChunkFunction, x: Tensor, rule: Rule) -> Tensor:
+        """Return the values (n, B, *) of a function of x (B, *) at the n nodes of a rule."""
+        points = x.expand(len(rule.nodes), *x.shape)
+        return evaluate_in_chunks(function, points, rule.nodes)[0]
 
     def _rule(self, t0: float, t1: float) -> Rule:
         counts = (self.num_nodes, min(MIN_NODES, self.num_nodes))
         return arc_length_rule(self.path, (self.start, self.end), (t0, t1), *counts)
-
-    def _rate(self, x: Tensor, times: Tensor) -> Tensor:
-        """Return the terms of the time score of each x at each time: (n, B, *) float64."""
-        num = len(times)
-        t = times.to(x.device).repeat_interleave(len(x))
-        terms = self.time_score_terms(x.repeat(num, *(1,) * (x.ndim - 1)), t)
-        return terms.unflatten(0, (num, len(x)))
 
 
 class SteinHeadDensity(TimeScoreDensity):
@@ -228,6 +207,12 @@ class SteinHeadDensity(TimeScoreDensity):
     def score_cost(self, t: float) -> int:
         """Return 1, the number of network evaluations in one call of ``score``."""
         return 1
+
+
+PROVIDERS[SteinHeadDensity] = (
+    "a time score and a Stein score from one network",
+    "models trained with a Stein head, and energy networks",
+)
 
 
 class MomentsDensity(SteinHeadDensity):

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.config import Calibration
-from ebm_app.nets.chunks import expand_time
-from ebm_app.nets.density import TimeScoreDensity
-from ebm_app.nets.protocols import Time
+from ebm_app.nets.density import SteinHeadDensity, expand_time
+from ebm_app.nets.protocols import PROVIDERS, Time
 from ebm_app.nets.time_score import ModelOutput, PathNetwork, arc_length_fraction
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.tensors import (
@@ -78,8 +77,9 @@ class EnergyModel(PathNetwork):
         return ModelOutput(rate.to(x.dtype)[:, None], score)
 
 
-class EnergyDensity(TimeScoreDensity):
-    """Density of an ``EnergyModel``: log densities and gradients without an integral.
+class EnergyDensity(SteinHeadDensity):
+    """Density of an ``EnergyModel``: log densities without an integral, and both scores from one
+    backward pass.
 
     Args:
         model: the energy network.
@@ -99,10 +99,6 @@ class EnergyDensity(TimeScoreDensity):
         """Return the terms (B, *) float64 of log p_t(x)."""
         return self.model.terms(x, expand_time(t, x))
 
-    def output(self, x: Tensor, t: Time) -> ModelOutput:
-        """Return both scores from one backward pass at ``x`` (B, *)."""
-        return self.model(x, expand_time(t, x))
-
     def log_density(self, x: Tensor, t: float) -> Tensor:
         """Return log p_t(x) in nats, up to log Z: (B, *) -> (B,) float64. Gradients flow to ``x``
         if it requires one."""
@@ -111,10 +107,7 @@ class EnergyDensity(TimeScoreDensity):
 
     def log_density_gradient(self, x: Tensor, t: Time) -> Tensor:
         """Return grad_x log p_t(x): (B, *). It can be differentiated where autograd is on."""
-        return self.output(x, t).score
+        return self.score(x, t)
 
-    score = log_density_gradient
 
-    def score_cost(self, t: float) -> int:
-        """Return 1, the number of network evaluations in one call of ``score``."""
-        return 1
+PROVIDERS[EnergyDensity] = ("an energy network", "models distilled with train/energy.py")

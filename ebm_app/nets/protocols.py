@@ -10,17 +10,12 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_ch
 
 from torch import Tensor
 
-from ebm_app.config import Calibration
-from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.registry import choose
 
 P = TypeVar("P")
 Time = float | Tensor
 Score = Callable[[Tensor, float], Tensor]
-#: Sources of a Stein score that a user can select: the model's own, or the gradient of log p_t.
-HEAD, INTEGRAL = "head", "integral"
 
 
 class LogDensityEstimate(NamedTuple):
@@ -58,9 +53,7 @@ class TimeScore(Marginals, Protocol):
         """Return terms that sum to the time score: (B, *) float64, one per dimension, or (B, 1)
         where the model has only the sum."""
 
-    def log_ratio(
-        self, x: Tensor, t0: float | None = None, t1: float | None = None, integrator: str = ...
-    ) -> LogDensityEstimate:
+    def log_ratio(self, x: Tensor, t0: float, t1: float) -> LogDensityEstimate:
         """Return log p_t1(x) - log p_t0(x), the integral of the time score: (B,)."""
 
 
@@ -73,22 +66,6 @@ class SteinScore(Marginals, Protocol):
 
     def score_cost(self, t: float) -> int:
         """Return the number of network evaluations in one call of ``score``."""
-
-
-@runtime_checkable
-class JointScore(TimeScore, SteinScore, Protocol):
-    """Time score and Stein score from one evaluation of the network."""
-
-    def output(self, x: Tensor, t: Time) -> ModelOutput:
-        """Return both scores; ``score`` of the result is not None."""
-
-
-@runtime_checkable
-class NoiseVariance(SteinScore, Protocol):
-    """The Stein score together with the posterior variance of the noise."""
-
-    def score_and_variance(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
-        """Return grad_x log p_t(x) and Var[eps | x_t = x] per dimension: (B, *) each."""
 
 
 @runtime_checkable
@@ -107,20 +84,6 @@ class LogDensity(Marginals, Protocol):
 
 
 @runtime_checkable
-class NetworkEnergy(LogDensity, Protocol):
-    """A log density from one network evaluation, normalised by calibration.
-
-    Attributes:
-        calibration: offset at the time ``end``.
-    """
-
-    calibration: Calibration
-
-    def terms(self, x: Tensor, t: Time) -> Tensor:
-        """Return terms per dimension that sum to ``log_density``: (B, *) float64."""
-
-
-@runtime_checkable
 class NoiseModel(SteinScore, Protocol):
     """A diffusion model with discrete noise levels, whose network predicts the noise.
 
@@ -136,16 +99,11 @@ class NoiseModel(SteinScore, Protocol):
         """Return the noise predicted in ``x`` (B, *) at the level ``times[step]``: (B, *)."""
 
 
-#: protocol -> (quantity, models that have it), for error messages
+#: Protocol or class of densities -> (quantity, models that have it), for error messages
 PROVIDERS: dict[type, tuple[str, str]] = {
     TimeScore: ("a time score", "models trained with this package"),
     SteinScore: ("a Stein score", "models trained with this package and diffusers pipelines"),
-    JointScore: (
-        "a time score and a Stein score from one network",
-        "models trained with a Stein head, and energy networks",
-    ),
     LogDensity: ("a log density", "models trained with this package"),
-    NetworkEnergy: ("an energy network", "models distilled with train/energy.py"),
     NoiseModel: ("discrete noise levels", "diffusers pipelines"),
 }
 
@@ -154,6 +112,7 @@ def require(model: Any, protocol: type[P], user: str) -> P:
     """Return ``model`` if it implements ``protocol``.
 
     Args:
+        protocol: a key of ``PROVIDERS``.
         user: what needs it, for the message: "estimator discrete".
 
     Raises:
@@ -163,18 +122,3 @@ def require(model: Any, protocol: type[P], user: str) -> P:
         return model
     quantity, models = PROVIDERS[protocol]
     raise UserError(f"{user} needs {quantity}, which this model lacks. Available for {models}.")
-
-
-def stein_score(model: SteinScore, source: str | None = None) -> Score:
-    """Return (x, t) -> grad_x log p_t(x) from a source that a user selects.
-
-    Args:
-        source: "head" or None for ``model.score``, "integral" for the gradient of
-            ``model.log_density``.
-
-    Raises:
-        UserError: for an unknown source, or "integral" where the model has no log density.
-    """
-    if choose("score", source or HEAD, (HEAD, INTEGRAL)) == INTEGRAL:
-        return require(model, LogDensity, "score=integral").log_density_gradient
-    return model.score

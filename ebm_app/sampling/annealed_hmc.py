@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import LogDensity, Marginals, SteinScore, require, stein_score
+from ebm_app.nets.protocols import LogDensity, Marginals, Score, SteinScore, require
 from ebm_app.paths.schedules import SCHEDULES, ScheduleName
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
@@ -30,6 +30,13 @@ def metropolis_at(model: SteinScore, t: float) -> AcceptStep:
     return Metropolis(partial(density.log_density, t=t))
 
 
+#: Fields of the leapfrog by name: the Stein score of the model, or the gradient of its log density
+FIELDS: dict[str, Callable[[SteinScore], Score]] = {
+    "head": lambda model: model.score,
+    "integral": lambda model: (
+        require(model, LogDensity, "annealed_hmc with score=integral").log_density_gradient
+    ),
+}
 #: Accept steps by name: (model, t) -> accept step at p_t
 ACCEPTANCES: dict[str, Callable[[SteinScore, float], AcceptStep]] = {
     "work": lambda model, t: Work(),
@@ -54,8 +61,8 @@ class AnnealedHMC(Sampler):
         steps_per_temperature, num_leapfrog_steps: transitions per temperature and leapfrog steps
             of each. final_steps: further transitions at the last temperature.
         step_size: first and largest leapfrog step, in standard deviations of the noise.
-        score: field of the leapfrog, the "head" (the model's own score, as None) or the gradient
-            of the "integral".
+        score: field of the leapfrog, a key of ``FIELDS``: the "head" (the model's own score), or
+            the gradient of the "integral".
         acceptance: accept step, a key of ``ACCEPTANCES``: by the "work" of the score along a
             trajectory, or by the "energy", which is exact and needs a log density.
         end_variance: conditional variance at the last temperature, at which the image is denoised.
@@ -74,7 +81,7 @@ class AnnealedHMC(Sampler):
     num_leapfrog_steps: PositiveInt = 4
     final_steps: Count = 5
     step_size: Positive = 0.5
-    score: str | None = None
+    score: str = "head"
     acceptance: str = "work"
     end_variance: Positive = 1e-3
 
@@ -98,7 +105,7 @@ class AnnealedHMC(Sampler):
     def _distributions(self, model: SteinScore, times: Tensor) -> list[IntermediateDistribution]:
         if isinstance(model, LogDensity):
             model = model.with_nodes(NUM_NODES)
-        score = stein_score(model, self.score)
+        score = FIELDS[choose("score", self.score, FIELDS)](model)
         accept_at = ACCEPTANCES[choose("acceptance", self.acceptance, ACCEPTANCES)]
         distributions = [
             IntermediateDistribution(

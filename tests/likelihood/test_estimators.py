@@ -45,6 +45,7 @@ def points(model, shape, num=6):
     [
         (TimeIntegral(), (1, 4, 4), 1e-4),
         (TimeIntegral("rk45"), (16,), 1e-4),
+        (TimeIntegral("dopri5"), (2,), 1e-4),
         (PathIntegral(), (64,), 1e-5),
         (ProbabilityFlowDensity(num_probes=0, start=1e-6), (1, 4, 4), 2e-3),
     ],
@@ -166,6 +167,8 @@ def test_estimators_are_built_by_name():
     assert make_estimator(QUICK["elbo"], {}, 5) is QUICK["elbo"]
     with pytest.raises(UserError, match="estimator time_integral 'num_probes'"):
         make_estimator("ratio", {"num_probes": 2})
+    with pytest.raises(UserError, match="dopri5, quadrature, rk45"):
+        TimeIntegral("euler")(density_of(mixture((2,))), normal((2, 2)), T)
 
 
 def test_two_sided_paths_have_no_log_density():
