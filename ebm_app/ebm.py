@@ -16,15 +16,10 @@ from ebm_app.likelihood.bits import (
     Likelihood,
     batches,
     checked_levels,
-    checked_noise,
     likelihood_of,
 )
 from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
-from ebm_app.likelihood.dequantisation import (
-    DEQUANTISERS,
-    Dequantiser,
-    dequantisation_noise,
-)
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser, noise_for
 from ebm_app.model import DensityModel
 from ebm_app.nets.labelled import Labels, class_labels
 from ebm_app.nets.protocols import NoiseModel
@@ -120,32 +115,20 @@ class EBM(DensityModel):
         """
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels)
-        if noise is None:
-            noise = dequantisation_noise(repeats, levels, seed)
-        noise = checked_noise(noise, levels, self.dtype)
+        noise = noise_for(levels, self.dtype, seed, repeats, noise)
         dequantiser = self.dequantiser if dequantiser is None else dequantiser
         dequantiser = make(DEQUANTISERS, Dequantiser, "dequantiser", dequantiser, {})
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
         labels = self._labels(labels, len(levels), seed)
-        options = (config.num_levels, dequantiser)
         estimates, num_dims = [], levels[0].numel()
         for rows in batches(len(levels), batch_size, MAX_BATCH_ELEMENTS // num_dims):
             density = self.density_for(len(levels[rows]), labels and labels[rows])
             batch, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
-            estimates.append(estimator.log_prob_of_levels(density, self.space, batch, *options, u))
+            estimates.append(
+                estimator.log_prob_of_levels(density, batch, self.cells, dequantiser, u)
+            )
         return likelihood_of(estimates, num_dims)
-
-    def log_prob(self, images: Tensor, **options: Any) -> Tensor:
-        """Return the log-likelihood of quantised images in nats: (B, C, H, W) -> (B,).
-
-        >>> EBM.from_pretrained("digits").log_prob(torch.zeros(2, 1, 8, 8)).shape
-        torch.Size([2])
-
-        Args:
-            images, options: as for ``likelihood``, which also returns bits and errors.
-        """
-        return self.likelihood(images, **options).log_prob
 
     def classify(self, images: Tensor, seed: int = 0, **settings: Any) -> ClassPosterior:
         """Return class probabilities p(y | image) under equal class frequencies, by the equation
@@ -163,8 +146,7 @@ class EBM(DensityModel):
         levels = checked_levels(images, config.image_shape, config.num_levels)
         if not config.num_classes:
             raise UserError("This model was trained without labels, so classify() is unavailable.")
-        noise = dequantisation_noise(1, levels, seed)
-        point = self.dequantise(levels, checked_noise(noise, levels, self.dtype)[0])
+        point = self.dequantise(levels, noise_for(levels, self.dtype, seed)[0])
         highest = config.early.max_log_snr if config.early else ClassBounds.max_log_snr
         bounds = build(
             ClassBounds, "class bounds", {"max_log_snr": highest, "seed": seed, **settings}

@@ -1,7 +1,6 @@
 """``Flow``: a normalising flow, a fitted space with a base density."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,14 +8,9 @@ from torch import Tensor
 from ebm_app.config import FORMAT_VERSION, ImageShape, NumLevels
 from ebm_app.data.levels import dequantise, quantise
 from ebm_app.folders import FLOW
-from ebm_app.likelihood.bits import (
-    Likelihood,
-    check_finite,
-    checked_levels,
-    checked_noise,
-    to_bits_per_dim,
-)
-from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.likelihood.bits import Likelihood, checked_levels, likelihood_of
+from ebm_app.likelihood.dequantisation import noise_for
+from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import build_space
 from ebm_app.utils.fields import PositiveInt, Seed, check_argument, configuration
@@ -80,24 +74,13 @@ class Flow(PretrainedModel):
         """
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels)
-        if noise is None:
-            noise = dequantisation_noise(repeats, levels, seed)
+        noise = noise_for(levels, self.dtype, seed, repeats, noise).to(self.device)
         levels = levels.to(self.device)
-        noise = checked_noise(noise, levels, self.dtype).to(self.device)
         num_dims = levels[0].numel()
         draws = [self.log_density(dequantise(levels, config.num_levels, u)) for u in noise]
         log_prob = torch.stack(draws).mean(0) - num_dims * math.log(config.num_levels)
-        check_finite(log_prob)
-        bits = to_bits_per_dim(log_prob, num_dims)
-        return Likelihood(log_prob, bits, torch.zeros_like(log_prob), None, len(noise))
-
-    def log_prob(self, images: Tensor, **options: Any) -> Tensor:
-        """Return the log-likelihood of quantised images in nats: (B, C, H, W) -> (B,).
-
-        Args:
-            images, options: as for ``likelihood``.
-        """
-        return self.likelihood(images, **options).log_prob
+        exact = LogDensityEstimate(log_prob, torch.zeros_like(log_prob), None, len(noise))
+        return likelihood_of([exact], num_dims)
 
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ebm_app.config import EBMConfig
 from ebm_app.folders import ENERGY_MODEL
-from ebm_app.likelihood.bits import checked_levels, checked_noise
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantised, dequantisation_noise
+from ebm_app.likelihood.bits import checked_levels
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised, noise_for
 from ebm_app.nets.composite import NET_INPUTS, Decoded, EarlyNet, SplitNet
 from ebm_app.nets.density import PathDensity, TimeScoreDensity, density_of
 from ebm_app.nets.energy_net import EnergyDensity, EnergyModel
@@ -23,7 +23,6 @@ from ebm_app.spaces import Space, build_space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import NonNegative, Probability, check_argument
 from ebm_app.utils.registry import choose, make
-from ebm_app.utils.tensors import find_time
 
 
 class DensityModel(PretrainedModel):
@@ -43,6 +42,7 @@ class DensityModel(PretrainedModel):
         super().__init__(config)
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
         self.space = build_space(config.space, config.image_shape, config.num_levels)
+        self.cells = Cells(config.num_levels, self.space)
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
         if density is None:
             density = build_density(config, self.space)
@@ -119,8 +119,7 @@ class DensityModel(PretrainedModel):
             (B, C, H, W), arguments of ``energy``, ``score`` and ``time_score``.
         """
         levels = checked_levels(images, self.config.image_shape, self.config.num_levels)
-        noise = dequantisation_noise(1, levels, seed)
-        return self.dequantise(levels, checked_noise(noise, levels, self.dtype)[0]).y
+        return self.dequantise(levels, noise_for(levels, self.dtype, seed)[0]).y
 
     def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
         """Draw points (B, *) of the model's own dequantiser, on the model's device.
@@ -130,9 +129,7 @@ class DensityModel(PretrainedModel):
             noise: (B, C, H, W) uniform numbers in [0, 1).
         """
         levels, noise = levels.to(self.device), noise.to(self.device)
-        return self.dequantiser.points(
-            levels, self.config.num_levels, self.space, noise, self.density
-        )
+        return self.dequantiser.points(levels, self.cells, noise, self.density)
 
     def density_for(self, num: int, labels: Labels | None, guidance: float = 1.0) -> PathDensity:
         """Return the density of ``num`` points, conditioned on ``labels`` if any.
@@ -206,6 +203,5 @@ def switch_time(config: EBMConfig, path: GaussianPath) -> float:
             f"early_max_log_snr is {max_log_snr:g}, outside the range of the path, {low:g} to "
             f"{high:g}."
         )
-    time = find_time(lambda t: path.log_snr(t) - max_log_snr, *interval)
-    time = torch.tensor([time], dtype=torch.float64, device="cpu")
+    time = path.log_snr_inverse(torch.tensor([max_log_snr], dtype=torch.float64, device="cpu"))
     return TIME_INPUTS[config.time_input](path, interval, time).item()

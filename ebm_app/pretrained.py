@@ -46,7 +46,7 @@ print(model.likelihood(images).bits_per_dim)
 
 class PretrainedModel(nn.Module):
     """A model that is built from its configuration and stored in a folder with config.json and
-    model.safetensors.
+    model.safetensors. A subclass defines ``likelihood``.
 
     Attributes:
         config_class: dataclass of the configuration.
@@ -153,6 +153,18 @@ class PretrainedModel(nn.Module):
         else:
             write_tensors(folder / HASHES_FILE, {"hashes": self.training_hashes})
         write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})
+
+    def log_prob(self, images: Tensor, **options: Any) -> Tensor:
+        """Return the log-likelihood of quantised images in nats: (B, C, H, W) -> (B,).
+
+        >>> from ebm_app import EBM
+        >>> EBM.from_pretrained("digits").log_prob(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2])
+
+        Args:
+            images, options: as for ``likelihood``, which also returns bits and errors.
+        """
+        return self.likelihood(images, **options).log_prob
 
     def push_to_hub(self, repository: str, private: bool = False) -> str:
         """Upload the model with a card to the Hugging Face hub, and return the URL of the commit.

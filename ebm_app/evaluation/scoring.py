@@ -84,7 +84,7 @@ def bits_by_estimator(
     begin, density = time.perf_counter(), ebm.density
     options |= {"estimator": estimator, "dequantiser": dequantiser}
     result = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
-    end = dequantiser.time(ebm.config.num_levels, ebm.space, density.path, density.end)
+    end = dequantiser.time(ebm.cells, density.path, density.end)
     image_error = result.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
     is_known = isfinite(image_error)  # a single probe or draw has no error
     return result.bits_per_dim, {

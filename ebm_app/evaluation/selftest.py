@@ -98,7 +98,7 @@ def run_checks(
     generator = torch.Generator(ebm.device).manual_seed(seed)
     noise = dequantisation_noise(1, levels, seed)[0].to(ebm.device)
     levels = levels.to(ebm.device)
-    x1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, noise)
+    x1 = ebm.dequantiser.training_points(levels, ebm.cells, noise)
     balance = mean_time_score(density, x1, num_times, generator, wrap)
     ends = torch.tensor([density.start, density.end], dtype=torch.float64)
     start, end = density.path.arc_length(ends).tolist()

@@ -56,7 +56,11 @@ def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Lik
         UserError: if a log-likelihood is not finite.
     """
     log_prob, error = (torch.cat([e[i] for e in estimates]) for i in (0, 1))
-    check_finite(log_prob)
+    if bad := int((~log_prob.isfinite()).sum()):
+        raise UserError(
+            f"The log-likelihood of {bad} of {len(log_prob)} images is not finite. Training has "
+            "diverged, or the settings of the evaluation are out of range."
+        )
     components = [e.components for e in estimates]
     return Likelihood(
         log_prob,
@@ -88,15 +92,6 @@ def to_bits_per_dim(log_prob: Tensor, num_dims: int) -> Tensor:
     return -log_prob / (num_dims * math.log(2))
 
 
-def check_finite(log_prob: Tensor) -> None:
-    """Raise a UserError for log-likelihoods (B,) that are not finite."""
-    if bad := int((~log_prob.isfinite()).sum()):
-        raise UserError(
-            f"The log-likelihood of {bad} of {len(log_prob)} images is not finite. Training has "
-            "diverged, or the settings of the evaluation are out of range."
-        )
-
-
 def checked_levels(images: Any, image_shape: tuple[int, ...], num_levels: int) -> Tensor:
     """Return the grey levels of images, uint8 (B, C, H, W).
 
@@ -118,21 +113,3 @@ def checked_levels(images: Any, image_shape: tuple[int, ...], num_levels: int) -
             f"{tuple(images.shape)}. Reshape them to (N, channels, height, width)."
         )
     return to_levels(images, num_levels)
-
-
-def checked_noise(noise: Any, levels: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return noise (K, B, C, H, W) in [0, 1) for levels (B, C, H, W), in ``dtype``.
-
-    Raises:
-        UserError: for noise of another shape or type, or outside [0, 1).
-    """
-    noise = as_tensor(noise, "noise")
-    if noise.shape[1:] != levels.shape or not len(noise):
-        raise UserError(
-            f"Expected noise of shape (K, {', '.join(map(str, levels.shape))}), got "
-            f"{tuple(noise.shape)}."
-        )
-    if not (noise.is_floating_point() and ((noise >= 0) & (noise < 1)).all()):
-        raise UserError("Expected floating-point noise in [0, 1). Draw it with torch.rand.")
-    # rounding to dtype must not give 1
-    return noise.to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)

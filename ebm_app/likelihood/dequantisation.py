@@ -13,7 +13,7 @@ nats.
 import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from annotated_types import Gt, Le
@@ -25,13 +25,20 @@ from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Draws, Float, Seed, check_argument, configuration
-from ebm_app.utils.tensors import expand_like
+from ebm_app.utils.tensors import as_tensor, expand_like
 
 #: Max uniform numbers in memory, 4 GB.
 MAX_NOISE = 2**30
 SQRT2 = math.sqrt(2)
 #: Truncation in standard deviations; beyond 8 it has no effect in float64.
 Tau = Annotated[Float, Gt(0), Le(8)]
+
+
+class Cells(NamedTuple):
+    """Cells of the grey levels 0..num_levels - 1, and the space that images are mapped to."""
+
+    num_levels: int
+    space: Space
 
 
 class Dequantised(NamedTuple):
@@ -58,20 +65,18 @@ class Dequantiser(ABC):
 
     note: ClassVar[str]
 
-    def time(self, num_levels: int, space: Space, path: GaussianPath, end: float = 1.0) -> float:
+    def time(self, cells: Cells, path: GaussianPath, end: float = 1.0) -> float:
         """Return the time at which p_t is evaluated, by default ``end``, the model's last time."""
         return end
 
     @abstractmethod
-    def training_points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor
-    ) -> Tensor:
+    def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
         """Return data points x1 (B, *) of a path for levels (B, *) and uniform ``noise`` (B, *) in
         [0, 1)."""
 
     @abstractmethod
     def points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, density: Marginals
+        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
     ) -> Dequantised:
         """Draw from q for levels (B, *), with uniform ``noise`` (B, *) in [0, 1)."""
 
@@ -84,27 +89,23 @@ class UniformDequantisation(Dequantiser):
 
     note: ClassVar[str] = "uniform on the cell of a level, evaluated at the model's last time"
 
-    def training_points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor
-    ) -> Tensor:
-        return space.encode(dequantise(levels, num_levels, noise))
+    def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
+        return cells.space.encode(dequantise(levels, cells.num_levels, noise))
 
     def points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, density: Marginals
+        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
     ) -> Dequantised:
-        x = dequantise(levels, num_levels, noise)
-        y, log_abs_det = space.encode_with_log_abs_det(x)
-        share = log_abs_det / x[0].numel() - math.log(num_levels)
+        x = dequantise(levels, cells.num_levels, noise)
+        y, log_abs_det = cells.space.encode_with_log_abs_det(x)
+        share = log_abs_det / x[0].numel() - math.log(cells.num_levels)
         return Dequantised(y, density.end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
 
 
 class CentreDequantiser(Dequantiser):
     """A density q around the centres c_k of the cells, which are the training points."""
 
-    def training_points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor
-    ) -> Tensor:
-        return space.encode((levels.to(noise.dtype) + 0.5) / num_levels)
+    def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
+        return cells.space.encode((levels.to(noise.dtype) + 0.5) / cells.num_levels)
 
     def around(
         self, centre: Tensor, e: Tensor, path: GaussianPath, t: float
@@ -153,19 +154,19 @@ class TruncatedNormal(CentreDequantiser):
     )
 
     def points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, density: Marginals
+        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
     ) -> Dequantised:
-        t = self.time(num_levels, space, density.path, density.end)
-        centre = self.training_points(levels, num_levels, space, noise)
+        t = self.time(cells, density.path, density.end)
+        centre = self.training_points(levels, cells, noise)
         # Phi(e) is uniform between the truncations; symmetric in u, so both tails are accurate
         mass = math.erf(self.tau / SQRT2)
         e = SQRT2 * torch.erfinv(mass * (2 * noise.double() - 1))
         y, log_scale = self.around(centre, e, density.path, t)
         return Dequantised(y, t, 0.5 * e.square() + (log_scale + math.log(mass)))
 
-    def time(self, num_levels: int, space: Space, path: GaussianPath, end: float = 1.0) -> float:
+    def time(self, cells: Cells, path: GaussianPath, end: float = 1.0) -> float:
         """Return the time t with alpha_t w = tau sqrt(v_t), w the half-width of a cell."""
-        half_width = self.scale_of(space, path) / (2 * num_levels)
+        half_width = self.scale_of(cells.space, path) / (2 * cells.num_levels)
         t = path.time_of_ratio(half_width / self.tau)
         if t > end:
             raise UserError(
@@ -216,21 +217,19 @@ class Decoder(CentreDequantiser):
     )
 
     def points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, density: Marginals
+        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
     ) -> Dequantised:
-        centre = self.training_points(levels, num_levels, space, noise)
+        centre = self.training_points(levels, cells, noise)
         e = torch.special.ndtri(noise.double().clamp_min(2**-26))
         y, log_scale = self.around(centre, e, density.path, density.end)
-        decoded = self.log_prob(levels, num_levels, space, density.path, density.end)
+        decoded = self.log_prob(levels, cells, density.path, density.end)
         return Dequantised(y, density.end, 0.5 * e.square() + log_scale + decoded)
 
-    def log_prob(
-        self, levels: Tensor, num_levels: int, space: Space, path: GaussianPath, t: float
-    ) -> Tensor:
+    def log_prob(self, levels: Tensor, cells: Cells, path: GaussianPath, t: float) -> Tensor:
         """Return E[log P(k | y)] in nats at the time t, (B, *) float64."""
-        scale, time = self.scale_of(space, path), torch.tensor(t, dtype=torch.float64)
+        scale, time = self.scale_of(cells.space, path), torch.tensor(t, dtype=torch.float64)
         ratio = (path.variance(time).sqrt() / path.alpha(time)).item()
-        table = decoder_log_prob(ratio * num_levels / scale, num_levels)
+        table = decoder_log_prob(ratio * cells.num_levels / scale, cells.num_levels)
         return table.to(levels.device)[levels.long()]
 
 
@@ -255,3 +254,27 @@ def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
             "draws, or fewer images."
         )
     return torch.rand((repeats, *levels.shape), generator=torch.Generator().manual_seed(seed))
+
+
+def noise_for(
+    levels: Tensor, dtype: torch.dtype, seed: int, repeats: int = 1, noise: Any = None
+) -> Tensor:
+    """Return noise (K, B, C, H, W) in [0, 1) for levels (B, C, H, W), in ``dtype``: ``repeats``
+    draws, or a user's ``noise``.
+
+    Raises:
+        UserError: as ``dequantisation_noise``, and for noise of another shape or type, or outside
+            [0, 1).
+    """
+    if noise is None:
+        noise = dequantisation_noise(repeats, levels, seed)
+    noise = as_tensor(noise, "noise")
+    if noise.shape[1:] != levels.shape or not len(noise):
+        raise UserError(
+            f"Expected noise of shape (K, {', '.join(map(str, levels.shape))}), got "
+            f"{tuple(noise.shape)}."
+        )
+    if not (noise.is_floating_point() and ((noise >= 0) & (noise < 1)).all()):
+        raise UserError("Expected floating-point noise in [0, 1). Draw it with torch.rand.")
+    # rounding to dtype must not give 1
+    return noise.to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)

@@ -6,11 +6,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.dequantisation import Decoder, Dequantiser
+from ebm_app.likelihood.dequantisation import Cells, Decoder, Dequantiser
 from ebm_app.likelihood.estimator import Estimator
 from ebm_app.nets.protocols import LogDensityEstimate, NoiseModel, require
 from ebm_app.paths.divergence import normal_draws
-from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, Steps, configuration
 from ebm_app.utils.random import derive_seed
@@ -74,9 +73,8 @@ class DiscreteBound(Estimator):
     def log_prob_of_levels(
         self,
         model: NoiseModel,
-        space: Space,
         levels: Tensor,
-        num_levels: int,
+        cells: Cells,
         dequantiser: Dequantiser,
         noise: Tensor,
     ) -> LogDensityEstimate:
@@ -85,7 +83,7 @@ class DiscreteBound(Estimator):
         model = require(model, NoiseModel, "estimator discrete")
         steps, path = self._steps(len(model.times) - 1), model.path
         times = model.times[steps]
-        x = Decoder().training_points(levels, num_levels, space, noise)
+        x = Decoder().training_points(levels, cells, noise)
         variance, alpha = path.variance(times).tolist(), path.alpha(times).tolist()
         rises = path.log_snr(times).diff().tolist()
         is_large = (self.variance or model.reverse_variance) == "large"
@@ -109,7 +107,7 @@ class DiscreteBound(Estimator):
             gains.append(gain)
             squares.append(sum_except_batch(estimate))
         prior = variance[0] - 1 - math.log(variance[0]) + alpha[0] ** 2 * x.double().square()
-        decoder = Decoder().log_prob(levels, num_levels, space, path, times[-1].item())
+        decoder = Decoder().log_prob(levels, cells, path, times[-1].item())
         components, error = diffusion - prior / 2 + decoder, _standard_error(gains, squares)
         return LogDensityEstimate(sum_except_batch(components), error, components, len(gains))
 

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.dequantisation import Dequantiser
+from ebm_app.likelihood.dequantisation import Cells, Dequantiser
 from ebm_app.nets.protocols import LogDensityEstimate
-from ebm_app.spaces import Space
 from ebm_app.utils.tensors import sum_except_batch
 
 
@@ -40,20 +39,13 @@ class Estimator(ABC):
 
     @abstractmethod
     def log_prob_of_levels(
-        self,
-        model: Any,
-        space: Space,
-        levels: Tensor,
-        num_levels: int,
-        dequantiser: Dequantiser,
-        noise: Tensor,
+        self, model: Any, levels: Tensor, cells: Cells, dequantiser: Dequantiser, noise: Tensor
     ) -> LogDensityEstimate:
         """Return a lower bound on log P(levels) of B images.
 
         Args:
             model: density p_t in the space of the path; implements ``needs``.
-            space: bijection from dequantised images to that space.
-            levels: (B, C, H, W) integers in 0..num_levels - 1.
+            levels: (B, C, H, W) integers, the grey levels of ``cells``.
             dequantiser: density q on the cell of a level.
             noise: (K, B, C, H, W) uniform numbers for K draws of the dequantiser.
 
@@ -70,18 +62,12 @@ class PointEstimator(Estimator):
         """Return log p_t(x) at ``x`` (B, *)."""
 
     def log_prob_of_levels(
-        self,
-        model: Any,
-        space: Space,
-        levels: Tensor,
-        num_levels: int,
-        dequantiser: Dequantiser,
-        noise: Tensor,
+        self, model: Any, levels: Tensor, cells: Cells, dequantiser: Dequantiser, noise: Tensor
     ) -> LogDensityEstimate:
         """Return the mean over draws y ~ q of log p_t(y) - log q(y | levels)."""
         values, errors, components, nfe = [], [], [], 0
         for u in noise:
-            point = dequantiser.points(levels, num_levels, space, u, model)
+            point = dequantiser.points(levels, cells, u, model)
             density = self(model, point.y, point.t)
             values.append(density.value + sum_except_batch(point.negative_log_q))
             errors.append(density.error)

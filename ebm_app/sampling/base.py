@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ebm_app.nets.protocols import Marginals, SteinScore
 from ebm_app.paths import require_one_sided
+from ebm_app.paths.base import invert
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.tensors import find_time
 
 
 class Frame(NamedTuple):
@@ -70,17 +70,16 @@ def end_time(model: Marginals, start: float, variance: float) -> float:
         UserError: if the variance at ``start`` is smaller, and on a two-sided path.
     """
     path = require_one_sided(model.path)
-
-    def excess(t: Tensor) -> Tensor:
-        return path.variance(t) - variance
-
-    first, last = (torch.tensor(t, dtype=torch.float64) for t in (start, model.end))
-    if not excess(first) > 0:
+    first, last = path.variance(torch.tensor([start, model.end], dtype=torch.float64)).tolist()
+    if not first > variance:
         raise UserError(
-            f"Expected end_variance below the variance at the start, {path.variance(first):.3g}, "
-            f"got {variance}. Decrease end_variance."
+            f"Expected end_variance below the variance at the start, {first:.3g}, got {variance}. "
+            "Decrease end_variance."
         )
-    return model.end if excess(last) > 0 else find_time(excess, start, model.end)
+    if last > variance:
+        return model.end
+    negative = torch.tensor(-variance, dtype=torch.float64)
+    return invert(lambda t: -path.variance(t), negative).item()
 
 
 def denoised(model: Marginals, x: Tensor, score: Tensor, t: float) -> Tensor:

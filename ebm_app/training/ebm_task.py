@@ -74,7 +74,7 @@ class PathTask(Task):
 
     def points(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, ...]:
         ebm, uniform = self.model, noise.uniform(*levels.shape)
-        u1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, uniform)
+        u1 = ebm.dequantiser.training_points(levels, ebm.cells, uniform)
         u0 = noise.normal(*u1.shape)
         generator = make_generator("cpu", self.config.seed, 1, noise.step)
         times = self.sampler.sample(noise.num, generator)

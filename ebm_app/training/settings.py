@@ -23,7 +23,7 @@ from ebm_app.data.images import ImageData, image_digest
 from ebm_app.data.lazy import Images
 from ebm_app.data.levels import image_format
 from ebm_app.flow import Flow
-from ebm_app.likelihood.dequantisation import DEQUANTISERS
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells
 from ebm_app.model import build_path
 from ebm_app.nets.composite import NET_INPUTS
 from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS, default_prediction
@@ -199,7 +199,7 @@ def record_data(images: Images, labels: Tensor | None) -> dict[str, str]:
 def _eps(config: EBMConfig, space: Space) -> float:
     """Return the margin of the dequantiser, if it defines one, or that of the configuration."""
     dequantiser = DEQUANTISERS[config.dequantisation]()
-    t = dequantiser.time(config.num_levels, space, build_path(config))
+    t = dequantiser.time(Cells(config.num_levels, space), build_path(config))
     return config.eps if t == 1.0 else 1 - t
 
 

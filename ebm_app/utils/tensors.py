@@ -58,24 +58,6 @@ def standard_normal_log_density(x: Tensor) -> Tensor:
     return -0.5 * (x.square() + math.log(2 * math.pi))
 
 
-def find_time(function: Callable[[Tensor], Tensor], low: float, high: float) -> float:
-    """Find the root in [low, high] of a function of a float64 scalar, by Brent's method.
-
-    Raises:
-        ValueError: unless the function has opposite signs at the two ends.
-
-    >>> round(find_time(lambda t: t.square() - 0.25, 0.0, 1.0), 12)
-    0.5
-    """
-
-    from scipy.optimize import brentq  # half a second to import
-
-    def value(t: float) -> float:
-        return function(torch.tensor(t, dtype=torch.float64, device="cpu")).item()
-
-    return brentq(value, low, high, xtol=1e-16, rtol=1e-15)
-
-
 def derivative(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
     """Return df/dt of an elementwise function at ``t``, in the shape of ``t``.
 

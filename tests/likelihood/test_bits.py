@@ -13,7 +13,7 @@ import ebm_app
 from ebm_app import EBM
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.bits import likelihood_of
-from ebm_app.likelihood.dequantisation import UniformDequantisation
+from ebm_app.likelihood.dequantisation import Cells, UniformDequantisation
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
 from ebm_app.spaces import PixelSpace
@@ -32,9 +32,8 @@ def noise(repeats, levels):
 
 def likelihood(model, levels, num_levels, u, nodes=64):
     density, dequantiser = density_of(model, nodes), UniformDequantisation()
-    estimate = TimeIntegral().log_prob_of_levels(
-        density, PixelSpace(), levels, num_levels, dequantiser, u
-    )
+    cells = Cells(num_levels, PixelSpace())
+    estimate = TimeIntegral().log_prob_of_levels(density, levels, cells, dequantiser, u)
     return likelihood_of([estimate], levels[0].numel())
 
 

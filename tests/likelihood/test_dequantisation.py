@@ -11,12 +11,12 @@ from scipy import stats
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import PointEstimator
 from ebm_app.likelihood.bits import likelihood_of
-from ebm_app.likelihood.dequantisation import TruncatedNormal, UniformDequantisation
+from ebm_app.likelihood.dequantisation import Cells, TruncatedNormal, UniformDequantisation
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 
-SPACE, END = PixelSpace(), 1 - 1e-7
+END = 1 - 1e-7
 PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
 
 
@@ -28,9 +28,14 @@ def noise(shape, seed=1):
     return torch.rand(shape, generator=generator(seed), dtype=F64)
 
 
+def cells(num_levels):
+    return Cells(num_levels, PixelSpace())
+
+
 def draw(dequantiser, levels, num_levels, path=PATHS["linear"], u=None):
     u = noise(levels.shape) if u is None else u
-    return dequantiser.points(levels, num_levels, SPACE, u, SimpleNamespace(path=path, end=END))
+    density = SimpleNamespace(path=path, end=END)
+    return dequantiser.points(levels, cells(num_levels), u, density)
 
 
 def moments(path, t):
@@ -49,9 +54,9 @@ def test_uniform_points_and_density(num_levels, shape):
     assert torch.equal(point.y, 2 * dequantise(levels, num_levels, u) - 1)
     width = torch.full(levels.shape, math.log(2 / num_levels), dtype=F64)
     assert torch.allclose(point.negative_log_q, width, rtol=0, atol=1e-14) and point.t == END
-    trained = UniformDequantisation().training_points(levels, num_levels, SPACE, u)
+    trained = UniformDequantisation().training_points(levels, cells(num_levels), u)
     assert torch.equal(trained, point.y)
-    centre = TruncatedNormal().training_points(levels, num_levels, SPACE, u)
+    centre = TruncatedNormal().training_points(levels, cells(num_levels), u)
     assert torch.allclose(centre, centres(levels, num_levels), rtol=0, atol=1e-15)
 
 
@@ -64,7 +69,7 @@ def test_truncated_normal_points_have_its_density(name, shape, tau):
     point = draw(TruncatedNormal(tau), levels, 17, path)
     alpha, sigma = moments(path, point.t)
     assert alpha / 17 == pytest.approx(tau * sigma, rel=1e-9)
-    assert point.t == TruncatedNormal(tau).time(17, SPACE, path)
+    assert point.t == TruncatedNormal(tau).time(cells(17), path)
     e = (point.y - alpha * centres(levels, 17)) / sigma
     assert e.abs().max() <= tau * (1 + 1e-9)
     truncated = stats.truncnorm(-tau, tau)
@@ -93,8 +98,8 @@ def test_isolated_levels_lose_exactly_the_truncated_tail(name):
     means, u = centres(known, 17)[:, None], noise((4, 300, 1, 1, 1))
     model = ExactModel(PATHS[name], 1e-7, means, [0.0] * 3, probabilities)
     for tau in (1.5, 3.0):
-        settings = known[index].view(-1, 1, 1, 1), 17, TruncatedNormal(tau), u
-        found = ClosedForm().log_prob_of_levels(ExactDensity(model), SPACE, *settings)
+        settings = known[index].view(-1, 1, 1, 1), cells(17), TruncatedNormal(tau), u
+        found = ClosedForm().log_prob_of_levels(ExactDensity(model), *settings)
         lost = (
             torch.tensor(probabilities, dtype=F64).log()[index]
             - likelihood_of([found], 1).log_prob

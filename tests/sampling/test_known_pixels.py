@@ -6,10 +6,9 @@ from conftest import error_of
 from exact import F64, ExactModel, generator, normal
 
 from ebm_app import EBM
-from ebm_app.completion import complete
+from ebm_app.completion import KnownPixels, complete
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
-from ebm_app.sampling.known import KnownPixels
 from ebm_app.sampling.samplers import AnnealedHMC
 
 D, KNOWN, NUM = 16, 6, 2000
