@@ -7,13 +7,13 @@ one diffusion (Du et al. 2023, arXiv:2302.11552).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ebm_app.ebm import EBM
-from ebm_app.nets.protocols import LogDensity, SteinScore
+from ebm_app.nets.protocols import LogDensity
 from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Number, check_argument
@@ -21,13 +21,8 @@ from ebm_app.utils.registry import build
 from ebm_app.utils.tensors import expand_like
 
 
-@runtime_checkable
-class Component(LogDensity, SteinScore, Protocol):
-    """A model with a log density and a score: all but diffusers pipelines."""
-
-
 class Composition(ABC):
-    """A composition of densities of one path and one shape, itself a ``Component``.
+    """A composition of densities of one path and one shape, itself a ``LogDensity``.
 
     Args:
         densities: such as ``ebm.density`` or ``ebm.density_for(num, labels)``.
@@ -37,8 +32,8 @@ class Composition(ABC):
         UserError: for no densities, different paths, or another number of weights.
     """
 
-    def __init__(self, densities: Sequence[Component], weights: Sequence[float]) -> None:
-        densities = check_argument(Sequence[Component], "densities", densities)
+    def __init__(self, densities: Sequence[LogDensity], weights: Sequence[float]) -> None:
+        densities = check_argument(Sequence[LogDensity], "densities", densities)
         weights = check_argument(Sequence[Number], "weights", weights)
         if not densities or len(weights) != len(densities):
             raise UserError(
@@ -101,7 +96,7 @@ class Product(Composition):
         UserError: as ``Composition``, and for weights whose sum is not positive.
     """
 
-    def __init__(self, densities: Sequence[Component], weights: Sequence[float]) -> None:
+    def __init__(self, densities: Sequence[LogDensity], weights: Sequence[float]) -> None:
         super().__init__(densities, weights)
         if not sum(self.weights) > 0:
             raise UserError(f"Expected weights with a positive sum, got {sum(self.weights):g}.")
@@ -127,7 +122,7 @@ class Mixture(Composition):
         UserError: as ``Composition``, and for weights that are not positive.
     """
 
-    def __init__(self, densities: Sequence[Component], weights: Sequence[float]) -> None:
+    def __init__(self, densities: Sequence[LogDensity], weights: Sequence[float]) -> None:
         super().__init__(densities, weights)
         if not min(self.weights) > 0:
             raise UserError(f"Expected positive weights, got {min(self.weights):g}.")

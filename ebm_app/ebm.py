@@ -23,7 +23,7 @@ from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser, noise_f
 from ebm_app.model import DensityModel
 from ebm_app.nets.labelled import Labels, class_labels
 from ebm_app.nets.protocols import NoiseModel
-from ebm_app.sampling.base import Frame, in_batches
+from ebm_app.sampling.base import Frame
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, check_argument
@@ -207,14 +207,17 @@ class EBM(DensityModel):
     ) -> Iterator[Frame]:
         """Iterate over the frames of ``sample``, points in the space of the path. Each frame has
         all images; those of later batches are still noise."""
-        generator, x0 = self.start(num_images, seed)
-        parts = batches(num_images, batch_size, MAX_BATCH_DRAWN // x0[0].numel())
+        generator, x = self.start(num_images, seed)
+        parts = batches(num_images, batch_size, MAX_BATCH_DRAWN // x[0].numel())
         labels = self._labels(labels, num_images, seed)
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
-        densities = [
-            self.density_for(len(x0[rows]), labels and labels[rows], guidance) for rows in parts
-        ]
-        return in_batches(sampler, densities, parts, x0, generator)
+        for index, rows in enumerate(parts):
+            density = self.density_for(len(x[rows]), labels and labels[rows], guidance)
+            for frame in sampler.iterate(density, x[rows], generator):
+                images = torch.cat([x[: rows.start], frame.x, x[rows.stop :]])
+                step, total = index * frame.num_steps + frame.step, len(parts) * frame.num_steps
+                yield frame._replace(x=images, step=step, num_steps=total)
+            x = images
 
     def _labels(self, labels: Labels | None, num: int, seed: int) -> list[int] | None:
         """Return a label for each of ``num`` images, or None."""

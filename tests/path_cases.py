@@ -51,7 +51,7 @@ def draw(path, shape, t, delta=skewed, seed=0):
     x0, delta = normal(shape, seed), math.sqrt(path.c) * delta(shape, seed + 1)
     if isinstance(path, SchrodingerBridgePath):
         return path.sample(x0, x0 + delta, t, normal(shape, seed + 2))
-    return path.complete(x0, delta, t, x0)
+    return path.sample(x0, delta, t, x0)
 
 
 def log_normal(path, sample, t, x):

@@ -18,6 +18,7 @@ Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, ar
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.annealing.moves import Moves
+from ebm_app.annealing.estimates import LogZ, bennett, from_forward, from_reverse
+from ebm_app.annealing.moves import Moves, denoising_moves, stay_moves
 from ebm_app.nets.protocols import LogDensity
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.schedules import ARC_LENGTH
@@ -184,3 +186,61 @@ class Chains:
         generator = make_generator(self.data.device, self.seed, *stream)
         shape = (num, *self.data.shape[1:])
         return torch.randn(shape, device=self.data.device, generator=generator), generator
+
+
+class LogZResult(NamedTuple):
+    """An estimate of log Z and the mean acceptance probability of its chains; for a method with
+    both directions also the estimates from forward and from reverse chains alone."""
+
+    estimate: LogZ
+    acceptance: float
+    forward: LogZ | None = None
+    reverse: LogZ | None = None
+
+
+def raise_(chains: Chains, num_chains: int) -> LogZResult:
+    """Run chains in reverse from data, for an upper bound on log Z if the data are samples of the
+    model.
+
+    log p_hat of a starting point minus its log-weight is a conservative estimate of the log
+    density of the annealing process at that point (Burda et al. 2015, section 4).
+    """
+    ends = chains.reverse(chains.data[:num_chains])
+    return LogZResult(from_reverse(ends.log_weight), ends.acceptance.mean().item())
+
+
+def two_sided(chains: Chains, num_chains: int) -> LogZResult:
+    """Run forward chains, then reverse chains from the weighted ends of half of them, and combine
+    the reverse chains with the other half by Bennett's acceptance ratio.
+
+    Few weighted points underestimate their own spread, so the standard error includes the
+    differences to the one-sided estimates that exceed their errors.
+    """
+    half = num_chains // 2
+    ends = chains.forward(num_chains)
+    weights, start = ends.log_weight, ends.log_weight[half:]
+    back = chains.reverse(ends.position[half:])
+    forward, reverse = from_forward(weights), from_reverse(back.log_weight, start)
+    combined = bennett(weights[:half], back.log_weight, start)
+    excess = max(
+        (combined.log_z - side.log_z) ** 2 - side.stderr**2 for side in (forward, reverse)
+    )
+    combined = combined._replace(
+        stderr=math.sqrt(combined.stderr**2 + max(excess, 0)),
+        warnings=forward.warnings + combined.warnings,
+    )
+    return LogZResult(combined, ends.acceptance.mean().item(), forward, reverse)
+
+
+class Method(NamedTuple):
+    """The moves of the chains, and the estimate from chains and their number."""
+
+    moves: Moves
+    estimate: Callable[[Chains, int], LogZResult]
+
+
+METHODS = {
+    "diffused": Method(denoising_moves, two_sided),
+    "ais": Method(stay_moves, two_sided),
+    "raise": Method(stay_moves, raise_),
+}

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
-from ebm_app.annealing.chains import Annealing, Chains
-from ebm_app.annealing.methods import METHODS, LogZResult
+from ebm_app.annealing.chains import METHODS, Annealing, Chains, LogZResult
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.scoring import bits_by_estimator

@@ -70,8 +70,8 @@ class ClassBounds:
         alive = torch.ones(num, num_classes, dtype=torch.bool)
         nfe = torch.zeros(num, dtype=torch.int64)
         for index, (time, e) in enumerate(zip(self._times(model), noise, strict=True)):
-            image, label = alive.nonzero(as_tuple=True)
-            loss = self._loss(model, x, e, time, t, image.to(x.device), label.to(x.device))
+            image, labels = alive.to(x.device).nonzero(as_tuple=True)
+            loss = self._loss(model, x[image], e[image], labels, time, t)
             values[index][alive] = loss.double().cpu()
             nfe += alive.sum(1)
             if (index + 1) % self.num_times == 0:
@@ -89,25 +89,17 @@ class ClassBounds:
         return model.path.log_snr_inverse(ratios).tolist()
 
     def _loss(
-        self,
-        model: TimeScoreModel,
-        x: Tensor,
-        e: Tensor,
-        time: float,
-        t: float,
-        image: Tensor,
-        label: Tensor,
+        self, model: TimeScoreModel, x: Tensor, e: Tensor, labels: Tensor, time: float, t: float
     ) -> Tensor:
-        """Return 1/2 |e - e_y|^2 times the length of l, for pairs of images and labels (n,)."""
+        """Return 1/2 |e - e_y|^2 times the length of l for each label: (n,)."""
         path = model.path
         r, end = (torch.tensor(value, dtype=torch.float64) for value in (time, t))
         a = path.alpha(r) / path.alpha(end)
         w = path.variance(r) - a.square() * path.variance(end)
         # dl = (1 + a^2 v_t / w) d log_snr(r)
         length = (self.max_log_snr - self.min_log_snr) * (path.variance(r) / w)
-        points = (a * x + w.sqrt() * e)[image]
-        output = model(points, r.expand(len(points)).to(x.device), labels=label)
-        residual = e[image] + w.sqrt() * output.score
+        output = model(a * x + w.sqrt() * e, r.expand(len(x)).to(x.device), labels=labels)
+        residual = e + w.sqrt() * output.score
         return length * sum_except_batch(residual.double().square()) / 2
 
     def _alive(self, values: Tensor, alive: Tensor) -> Tensor:

@@ -69,8 +69,8 @@ class SteinScore(Marginals, Protocol):
 
 
 @runtime_checkable
-class LogDensity(Marginals, Protocol):
-    """The log density, up to a constant where the model is unnormalised."""
+class LogDensity(SteinScore, Protocol):
+    """The log density, up to a constant where the model is unnormalised, and the Stein score."""
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
         """Return log p_t(x): (B,) float64. Values may be infinite or NaN where the network

@@ -6,7 +6,7 @@ The network receives a time in [0, 1]. It predicts what the terms of the time sc
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -123,27 +123,25 @@ class TimeScoreModel(PathNetwork):
         prediction: a key of ``PREDICTIONS``.
         stein_channels: number of the last channels (dimension 1) of the output that are the Stein
             head h, with score = a_t x + b_t h; 0 for no head.
-        time_input, input_frequencies, condition_dim: see ``PathNetwork``.
         num_levels: grey levels of the data, for the prediction "levels".
+        inputs: time_input, input_frequencies, condition_dim of ``PathNetwork``.
 
     Raises:
         UserError: for an unknown prediction or time_input, or a prediction that does not support
             this path or needs a head.
     """
 
-    def __init__(  # noqa: PLR0913 - independent settings
+    def __init__(
         self,
         net: nn.Module,
         path: GaussianPath,
         eps: float,
         prediction: str = "normalised",
-        time_input: str = "arc_length",
         stein_channels: int = 0,
-        input_frequencies: Sequence[float] = (),
-        condition_dim: int = 0,
         num_levels: int = 256,
+        **inputs: Any,
     ) -> None:
-        super().__init__(net, path, eps, time_input, input_frequencies, condition_dim)
+        super().__init__(net, path, eps, **inputs)
         self.prediction = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)]
         self.prediction.check(path, stein_channels > 0)
         self.stein_channels, self.num_levels = stein_channels, num_levels

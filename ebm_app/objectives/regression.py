@@ -203,7 +203,7 @@ class TSM(Objective):
     ) -> Tensor:
         """Return 2 lambda s at one time (B,)."""
         t = torch.full_like(sample.t, time)
-        x = path.complete(sample.x0, sample.x1, t, sample.eps).xt
+        x = path.sample(sample.x0, sample.x1, t, sample.eps).xt
         return 2 * self.weighting(path, t) * sum_except_batch(model(x, t).components)
 
 

@@ -82,18 +82,16 @@ class GaussianPath(ABC):
 
     def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
         """Draw a point of the path at ``t`` (B,) between ``x0`` and ``x1`` (B, *), by standard
-        normal ``noise`` (B, *). A path from N(0, I) uses x0 as the noise."""
-        return self.complete(x0, x1, t, eps=noise)
+        normal ``noise`` (B, *): x_t = mean + sqrt(v_t) noise. A path from N(0, I) uses x0 as the
+        noise."""
+        draft = PathSample(x0, x1, t, noise, x1)
+        spread = expand_like(self.variance(t).sqrt(), x1)
+        return draft._replace(xt=self.mean(draft) + spread * noise)
 
     def mean(self, sample: PathSample) -> Tensor:
         """Return the conditional mean base + alpha_t delta, (B, *)."""
         base, delta = self.endpoints(sample)
         return base + expand_like(self.alpha(sample.t), delta) * delta
-
-    def complete(self, x0: Tensor, x1: Tensor, t: Tensor, eps: Tensor) -> PathSample:
-        """Return the sample with noise ``eps``: x_t = mean + sqrt(v_t) eps."""
-        draft = PathSample(x0, x1, t, eps, x1)
-        return draft._replace(xt=self.mean(draft) + expand_like(self.variance(t).sqrt(), x1) * eps)
 
     def conditional_components(self, sample: PathSample) -> Tensor:
         """Return the terms d/dt log p_t(x_i | z) of the conditional time score per dimension, in
@@ -156,7 +154,7 @@ def invert(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     """
     from scipy.optimize.elementwise import find_root  # slow import (0.5 s)
 
-    limit = torch.tensor([-_MAX_LOGIT, _MAX_LOGIT], dtype=torch.float64)
+    limit = torch.tensor([-_MAX_LOGIT, _MAX_LOGIT], dtype=torch.float64, device="cpu")
     target = values.cpu().clamp(*function(torch.sigmoid(limit))).numpy()
 
     def excess(logit: np.ndarray, target: np.ndarray) -> np.ndarray:

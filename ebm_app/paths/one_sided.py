@@ -15,7 +15,7 @@ class OneSidedPath(GaussianPath):
 
     def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
         """Draw a point at ``t`` (B,) from noise ``x0`` and data ``x1`` (B, *)."""
-        return self.complete(x0, x1, t, eps=x0)
+        return super().sample(x0, x1, t, x0)
 
     def endpoints(self, sample: PathSample) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(sample.x1), sample.x1

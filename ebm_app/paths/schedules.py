@@ -29,10 +29,6 @@ class Schedule(NamedTuple):
     quantity: str
     tau: Callable[[GaussianPath, Tensor], Tensor]
 
-    def time(self, path: GaussianPath, values: Tensor) -> Tensor:
-        """Return the times in (0, 1) at which tau has the ``values``: (B,) -> (B,)."""
-        return invert(partial(self.tau, path), values)
-
     def rate(self, path: GaussianPath, t: Tensor) -> Tensor:
         """Return d tau / dt: (B,) -> (B,)."""
         return derivative(partial(self.tau, path), t)
@@ -54,7 +50,8 @@ class Schedule(NamedTuple):
                     f"The {self.quantity} is infinite at t = {t}. Start later, end earlier or use "
                     "another schedule."
                 )
-        times = self.time(path, torch.linspace(*ends.tolist(), num_steps + 1, dtype=torch.float64))
+        values = torch.linspace(*ends.tolist(), num_steps + 1, dtype=torch.float64)
+        times = invert(partial(self.tau, path), values)
         times[0], times[-1] = start, end
         return times
 

@@ -2,7 +2,7 @@
 progress and stop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -43,23 +43,6 @@ class Sampler(ABC):
     @abstractmethod
     def count_steps(self, model: Marginals, num_dims: int) -> int:
         """Return the number of steps for points of ``num_dims`` dimensions."""
-
-
-def in_batches(
-    sampler: Sampler,
-    models: Sequence[SteinScore],
-    batches: Sequence[slice],
-    x0: Tensor,
-    generator: torch.Generator,
-) -> Iterator[Frame]:
-    """Yield the frames of one batch after the other, with rows ``batches`` of ``x0`` drawn from
-    ``models``. Each frame has all points; those of later batches are still noise."""
-    for index, (rows, model) in enumerate(zip(batches, models, strict=True)):
-        for frame in sampler.iterate(model, x0[rows], generator):
-            x = torch.cat([x0[: rows.start], frame.x, x0[rows.stop :]])
-            step, num_steps = index * frame.num_steps + frame.step, len(batches) * frame.num_steps
-            yield frame._replace(x=x, step=step, num_steps=num_steps)
-        x0 = x
 
 
 def end_time(model: Marginals, start: float, variance: float) -> float:

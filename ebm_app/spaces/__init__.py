@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from ebm_app.spaces.base import Space
-from ebm_app.spaces.copula import CopulaSpace
 from ebm_app.spaces.elementwise import DisplaySpace, PixelSpace
-from ebm_app.spaces.gaussian import GaussianSpace
+from ebm_app.spaces.gaussian import CopulaSpace, GaussianSpace
 from ebm_app.spaces.spline import SplineSpace
 from ebm_app.utils.registry import make
 

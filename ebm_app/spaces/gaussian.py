@@ -1,14 +1,17 @@
-"""Gaussian flow: logits, whitened by the covariance of the data."""
+"""Flows in closed form, whitened by the covariance of the data: the Gaussian flow of logits, and
+the Gaussian copula of pixels with standard normal marginals."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.special import ndtri
 
 from ebm_app.spaces.base import Composed, Space
 from ebm_app.spaces.elementwise import Logit
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 #: Max pixels times channels: the covariance has the square of this many elements
 MAX_DIM = 2**15
@@ -79,3 +82,93 @@ class GaussianSpace(Composed):
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         super().__init__(Logit(), Whitening(image_shape))
+
+
+class Marginals(Space):
+    r"""u_i = Phi^{-1}(F_i(x_i)), where F_i is the distribution function of a histogram of pixel i,
+
+        log du_i/dx_i = log F_i'(x_i) - log phi(u_i).
+
+    F_i is linear on the cell of each level, with exponential tails below 0 and above 1, so that
+    every real u has a finite x. Each cell and tail counts half an image more than it holds
+    (Krichevsky and Trofimov 1981), so that none is empty. F is summed from both ends, in float64,
+    so that neither tail of u loses digits.
+
+    Args:
+        image_shape: (C, H, W). num_levels: L.
+    """
+
+    def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
+        super().__init__()
+        dim, cells = math.prod(image_shape), num_levels + 2
+        self.num_levels = num_levels
+        self.register_buffer("mass", torch.full((dim, cells), 1 / cells, dtype=torch.float64))
+
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        position = x.flatten(1).T.double() * self.num_levels
+        last, cell = self.num_levels + 1, self._cells(position / self.num_levels)
+        # shares of the cell's mass to the left and to the right of x
+        before, beyond = position.clamp_max(0), (self.num_levels - position).clamp_max(0)
+        share = torch.where(cell == 0, before.exp(), position + 1 - cell)
+        rest = torch.where(cell == last, beyond.exp(), 1 - share)
+        share = torch.where(cell == last, 1 - rest, share)
+        mass, (up, down) = self.mass.gather(1, cell), self._sums()
+        below = up.gather(1, cell) + share * mass
+        above = down.gather(1, last - cell) + rest * mass
+        u = torch.where(below < 0.5, ndtri(below), -ndtri(above))
+        log_slope = (self.num_levels * mass).log() + before + beyond
+        log_abs_det = sum_except_batch((log_slope - standard_normal_log_density(u)).T)
+        return u.T.reshape(x.shape).to(x.dtype), log_abs_det
+
+    def decode(self, u: Tensor) -> Tensor:
+        rows = u.flatten(1).T.double().contiguous()
+        below, above, (up, down) = _lower_tail(rows), _lower_tail(-rows), self._sums()
+        last = self.num_levels + 1
+        from_left = torch.searchsorted(up[:, 1:-1].contiguous(), below)
+        from_right = last - torch.searchsorted(down[:, 1:-1].contiguous(), above)
+        cell = torch.where(rows < 0, from_left, from_right)
+        mass = self.mass.gather(1, cell)
+        left = (below - up.gather(1, cell)) / mass
+        right = (above - down.gather(1, last - cell)) / mass
+        position = cell - 1 + torch.where(rows < 0, left, 1 - right)
+        # log 1 outside the tails keeps gradients finite
+        one = torch.ones_like(left)
+        position = torch.where(cell == 0, torch.where(cell == 0, left, one).log(), position)
+        tail = self.num_levels - torch.where(cell == last, right, one).log()
+        position = torch.where(cell == last, tail, position)
+        return (position / self.num_levels).T.reshape(u.shape).to(u.dtype)
+
+    @torch.no_grad()
+    def fit(self, x: Tensor, repeats: int = 1) -> None:
+        """Count the levels of x (N, C, H, W); the repeated draws of an image count as one."""
+        cell = self._cells(x.flatten(1).T.double())
+        counts = torch.full_like(self.mass, 0.5)
+        counts.scatter_add_(1, cell, torch.full(cell.shape, 1 / repeats, dtype=torch.float64))
+        self.mass.copy_(counts / counts.sum(1, keepdim=True))
+
+    def _cells(self, rows: Tensor) -> Tensor:
+        """Return the indices of the cells; the first and the last are the tails."""
+        return ((rows * self.num_levels).floor() + 1).long().clamp(0, self.num_levels + 1)
+
+    def _sums(self) -> tuple[Tensor, Tensor]:
+        """Return the mass to the left of each cell, and to its right counted from the right:
+        (D, L + 3) each."""
+        zero = torch.zeros_like(self.mass[:, :1])
+        up = torch.cat([zero, self.mass.cumsum(1)], 1)
+        down = torch.cat([zero, self.mass.flip(1).cumsum(1)], 1)
+        return up, down
+
+
+def _lower_tail(u: Tensor) -> Tensor:
+    """Phi(u) by erfc: ``torch.special.ndtr`` rounds a far lower tail to zero."""
+    return torch.erfc(-u / math.sqrt(2)) / 2
+
+
+class CopulaSpace(Composed):
+    """Standard normal marginals, then whitening with the full correlation (paper, appendix F.5).
+
+    Source: Rhodes et al. 2020, arXiv:2006.12204.
+    """
+
+    def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
+        super().__init__(Marginals(image_shape, num_levels), Whitening(image_shape))

@@ -12,9 +12,8 @@ import torch
 from exact import F64, ExactDensity, ExactModel, generator, normal
 
 from ebm_app.annealing import chains as module
-from ebm_app.annealing.chains import ACCEPTANCE, Annealing, ChainEnds, Chains
+from ebm_app.annealing.chains import ACCEPTANCE, METHODS, Annealing, ChainEnds, Chains, two_sided
 from ebm_app.annealing.estimates import bennett, from_forward, from_reverse
-from ebm_app.annealing.methods import METHODS, two_sided
 from ebm_app.annealing.moves import denoising_moves, stay_moves
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath

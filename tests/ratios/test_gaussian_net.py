@@ -47,7 +47,7 @@ def test_terms_are_posterior_means_of_conditional_terms():
     x1 = (time / v * spread @ x[0]) + normal((num, dim), 6) @ torch.linalg.cholesky(spread).T
     t = torch.full((num,), time, dtype=F64)
     eps = (x - time * x1) / v**0.5
-    targets = path.conditional_components(path.complete(eps, x1, t, eps))
+    targets = path.conditional_components(path.sample(eps, x1, t, eps))
     error = targets.std(0) / num**0.5
     found = with_covariance(sigma)(x, t[:1])
     assert ((found - targets.mean(0)) / error).abs().max() < 4

@@ -8,9 +8,8 @@ from exact import F64, generator, normal
 
 from ebm_app.data.levels import dequantise
 from ebm_app.spaces import SPACES, PixelSpace
-from ebm_app.spaces.copula import Marginals
 from ebm_app.spaces.elementwise import Logit, Standardise
-from ebm_app.spaces.gaussian import Whitening
+from ebm_app.spaces.gaussian import Marginals, Whitening
 from ebm_app.spaces.spline import Coupling
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import standard_normal_log_density
