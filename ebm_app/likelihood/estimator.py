@@ -21,7 +21,7 @@ class Estimator(ABC):
 
     Attributes:
         note: what it computes, in one sentence for help texts and tables.
-        needs: protocol that a model must implement.
+        needs: protocol, or class of densities, that a model must implement.
         normalised: whether the estimated density integrates to 1 for any network.
         error_is_drawn: whether its error comes only from random draws that differ between
             examples, so that the spread over several examples includes it.

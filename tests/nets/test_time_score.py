@@ -88,14 +88,6 @@ def test_half_precision_network_does_not_overflow():
     assert torch.allclose(components, torch.full((1, 3), scale), rtol=1e-3)
 
 
-@pytest.mark.parametrize("path, shape", [(LinearVPPath(c=0.4), IMAGE), (VPPath(c=2.0), (2,))])
-def test_zero_head_is_the_score_of_gaussian_data(path, shape):
-    t, x = times(path)[1:], normal((6, *shape))
-    exact = ExactModel(path, EPS, [[0.0]], [path.c**0.5], stein_channels=1)
-    model = TimeScoreModel(Constant(7.0, 0.0), path, EPS, stein_channels=shape[0])
-    assert torch.allclose(model(x, t).score, exact(x, t).score, rtol=1e-9)
-
-
 def test_head_is_the_last_channels():
     path, x, t = LinearVPPath(), normal((3, 2, 4, 4)), torch.tensor([0.2, 0.5, 0.9], dtype=F64)
     model = TimeScoreModel(Constant(1.0, 2.0, 5.0), path, EPS, "raw", stein_channels=2)

@@ -7,7 +7,7 @@ import torch
 from exact import F64, generator, normal
 
 from ebm_app.data.levels import dequantise
-from ebm_app.spaces import SPACES, PixelSpace
+from ebm_app.spaces import SPACES
 from ebm_app.spaces.elementwise import Logit, Standardise
 from ebm_app.spaces.gaussian import Marginals, Whitening
 from ebm_app.spaces.spline import Coupling
@@ -71,11 +71,6 @@ def test_inverse_and_log_determinant_match_the_jacobian(name, shape):
     assert torch.allclose(log_abs_det[1:3], torch.stack(rows), rtol=1e-9, atol=1e-6)
     single, same = (space.encode_with_log_abs_det(y)[1] for y in (x.float(), x.float().double()))
     assert torch.allclose(single, same, rtol=1e-4)
-
-
-def test_pixel_space_is_minus_one_to_one():
-    grey = torch.tensor([0.0, 0.5, 1.0], dtype=F64).view(3, 1, 1, 1)
-    assert PixelSpace().encode(grey).flatten().tolist() == [-1, 0, 1]
 
 
 def test_whitened_data_have_unit_covariance():
