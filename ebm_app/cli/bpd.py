@@ -19,13 +19,7 @@ from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
-from ebm_app.likelihood import (
-    ALIASES,
-    ESTIMATORS,
-    Estimator,
-    make_estimator,
-    resolve_estimator,
-)
+from ebm_app.likelihood import ALIASES, ESTIMATORS, Estimator, make_estimator, resolve_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown

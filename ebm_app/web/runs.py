@@ -61,9 +61,7 @@ def handler(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
     def reported() -> Iterator[None]:
         try:
             yield
-        except UserError as error:
-            message = str(error)
-        except ValidationError as error:
+        except (UserError, ValidationError) as error:
             message = describe_errors(error)
         except Exception:
             logging.getLogger(__name__).exception("error in %s", function.__name__)
