@@ -184,7 +184,7 @@ def load_images(
     if name == FOLDER:
         raise UserError("'folder:' names no folder. Write folder:PATH.")
     num_levels, convert = NUM_VALUES, partial(to_pixels, resolution=resolution)
-    if form is not None:
+    if check_argument(ImageFormat | None, "form", form) is not None:
         num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)
     for prefix, read in ((FOLDER, read_folder), (HUB, read_hub)):
         if name.startswith(prefix):

@@ -11,7 +11,7 @@ An image has three forms, for L levels:
 ``to_levels`` display values to levels; their composition is the identity.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from ebm_app.utils.tensors import as_tensor
 NUM_VALUES = 256
 
 
+@runtime_checkable
 class ImageFormat(Protocol):
     """Shape (C, H, W) and number of levels of images; data sets and configurations have both."""
 
