@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ebm_app.ratios.ctsm import CTSMRatio
     from ebm_app.ratios.information import mutual_information
     from ebm_app.ratios.two_samples import log_density_ratio
-    from ebm_app.sampling.samplers import SAMPLERS
+    from ebm_app.sampling import SAMPLERS
     from ebm_app.training.api import train
 
 #: Public names and their modules, which are imported at first use because that takes seconds.
@@ -34,7 +34,7 @@ HOMES = {
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
     "Product": "compose",
-    "SAMPLERS": "sampling.samplers",
+    "SAMPLERS": "sampling",
     "complete": "completion",
     "log_density_ratio": "ratios.two_samples",
     "mutual_information": "ratios.information",

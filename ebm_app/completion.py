@@ -13,8 +13,8 @@ from ebm_app.likelihood.bits import checked_levels
 from ebm_app.nets.density import MomentsDensity
 from ebm_app.nets.protocols import SteinScore
 from ebm_app.paths import require_one_sided
+from ebm_app.sampling import AnnealedHMC
 from ebm_app.sampling.base import Frame
-from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.registry import build

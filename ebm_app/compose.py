@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.nets.protocols import LogDensity
-from ebm_app.sampling.samplers import AnnealedHMC
+from ebm_app.sampling import AnnealedHMC
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Number, check_argument
 from ebm_app.utils.registry import build

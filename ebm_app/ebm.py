@@ -23,8 +23,8 @@ from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser, noise_f
 from ebm_app.model import DensityModel
 from ebm_app.nets.labelled import Labels, class_labels
 from ebm_app.nets.protocols import NoiseModel
+from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame
-from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, check_argument
 from ebm_app.utils.registry import build, make

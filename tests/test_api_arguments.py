@@ -27,7 +27,7 @@ from ebm_app.flow import FlowConfig
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.paths import PATHS
-from ebm_app.sampling.samplers import SAMPLERS
+from ebm_app.sampling import SAMPLERS
 from ebm_app.utils.errors import UserError
 
 LEVELS = torch.randint(17, (2, 1, 8, 8), generator=torch.Generator().manual_seed(0))

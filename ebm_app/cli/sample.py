@@ -17,7 +17,7 @@ from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.data.pictures import image_grid, save_image, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.nets.labelled import RANDOM
-from ebm_app.sampling.samplers import SAMPLERS, Sampler
+from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.utils.fields import Count, NonNegative, PositiveInt, Steps, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device

@@ -32,7 +32,7 @@ from ebm_app.data.images import ImageData, load_images
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import copy_share, nearest, sample_quality
-from ebm_app.sampling.samplers import SAMPLERS, Sampler
+from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.utils.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device

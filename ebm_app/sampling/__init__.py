@@ -1,1 +1,11 @@
-"""Markov chains, annealing and samplers."""
+"""Markov chains, annealing and samplers. ``SAMPLERS`` has the samplers by name."""
+
+from ebm_app.sampling.annealed_hmc import AnnealedHMC
+from ebm_app.sampling.base import Sampler
+from ebm_app.sampling.flow import DPMSampler, PFODESampler
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    "dpm": DPMSampler,
+    "pf_ode": PFODESampler,
+    "annealed_hmc": AnnealedHMC,
+}

@@ -14,8 +14,8 @@ from PIL import Image
 from ebm_app.config import EBMConfig
 from ebm_app.folders import read_config
 from ebm_app.nets.labelled import RANDOM
+from ebm_app.sampling import SAMPLERS
 from ebm_app.sampling.base import Frame
-from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 

@@ -11,7 +11,7 @@ from flags import SCRIPTS, arguments_of, required
 from ebm_app.cli.command_line import Positional, Repeated, argument, explicit, parse
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
-from ebm_app.sampling.samplers import SAMPLERS
+from ebm_app.sampling import SAMPLERS
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import (
     Positive,

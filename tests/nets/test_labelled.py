@@ -17,7 +17,7 @@ from ebm_app.nets.labelled import LabelledModel, class_labels
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.nets.unet import UNet
 from ebm_app.paths import LinearVPPath
-from ebm_app.sampling.samplers import DPMSampler, PFODESampler
+from ebm_app.sampling import DPMSampler, PFODESampler
 
 MEANS = torch.stack([torch.full((1, 4, 4), value, dtype=F64) for value in (-0.4, 0.1, 0.5)])
 STDS = (0.5, 0.4, 0.6)

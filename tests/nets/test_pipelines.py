@@ -23,7 +23,7 @@ from ebm_app import EBM
 from ebm_app.folders import PIPELINE_FILE
 from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
 from ebm_app.likelihood.dequantisation import decoder_log_prob
-from ebm_app.sampling.samplers import DPMSampler
+from ebm_app.sampling import DPMSampler
 
 BLOCKS = {
     "down_block_types": ("DownBlock2D",),

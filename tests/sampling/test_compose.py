@@ -9,7 +9,7 @@ from ebm_app import EBM
 from ebm_app.compose import Mixture, Product, sample_composed
 from ebm_app.nets.protocols import LogDensity, SteinScore
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.sampling.samplers import AnnealedHMC
+from ebm_app.sampling import AnnealedHMC
 
 D, NUM = 16, 1000
 

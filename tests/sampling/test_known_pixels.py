@@ -9,7 +9,7 @@ from ebm_app import EBM
 from ebm_app.completion import KnownPixels, complete
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
-from ebm_app.sampling.samplers import AnnealedHMC
+from ebm_app.sampling import AnnealedHMC
 
 D, KNOWN, NUM = 16, 6, 2000
 

@@ -10,9 +10,9 @@ from scipy import stats
 
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath, VPPath
+from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler
 from ebm_app.sampling.base import Sampler
 from ebm_app.sampling.flow import START
-from ebm_app.sampling.samplers import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler
 from ebm_app.utils.registry import make
 
 MEAN, STD = 0.7, 0.5

@@ -10,8 +10,8 @@ from PIL import Image
 from ebm_app.config import EBMConfig
 from ebm_app.data.pictures import to_uint8
 from ebm_app.folders import BUNDLED
+from ebm_app.sampling import SAMPLERS
 from ebm_app.sampling.base import Frame
-from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.web import generate, shared
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
