@@ -194,20 +194,39 @@ class EBMConfig(ModelSettings):
 
 @configuration
 class LoopConfig:
-    """Settings of every training. Steps are optimizer steps; batch sizes are per process."""
+    """Settings of every training. Steps are optimizer steps; batch sizes are per process.
 
-    max_train_steps: PositiveInt = setting("optimizer steps", 3000)
+    The length of a run is its number of steps or of minutes. Settings that are None by default
+    follow from the number of steps, see ``ebm_app.training.plan.complete``.
+    """
+
+    max_train_steps: PositiveInt | None = setting("optimizer steps", None)
+    max_train_minutes: Positive | None = setting(
+        "minutes of training with validation, in place of steps: the speed of the first steps "
+        "decides their number",
+        None,
+    )
     train_batch_size: BatchSize = setting("images per batch and process", 128)
     gradient_accumulation_steps: PositiveInt = advanced("batches per optimizer step", 1)
     optimizer: str = advanced("adam, or muon (orthogonalised momentum for matrices)", "adam")
     learning_rate: NonNegative = setting("peak learning rate", 2e-3)
     lr_scheduler: str = advanced("cosine or constant_with_warmup", "cosine")
-    lr_warmup_steps: Count = advanced("steps of linear warm-up of the learning rate", 100)
+    lr_warmup_steps: Count | None = advanced(
+        "steps of linear warm-up of the learning rate; a tenth of the run if not given, at most "
+        "100",
+        None,
+    )
     lr_decay_steps: Count = advanced("final steps in which constant_with_warmup decays to 0", 0)
     adam_weight_decay: NonNegative = advanced("decoupled weight decay", 0.0)
     max_grad_norm: Positive = advanced("norm to which gradients are clipped", 100.0)
-    ema_decay: Share = advanced("decay of the averaged weights, which are saved", 0.999)
-    mixed_precision: Literal["no", "bf16", "fp16"] = setting("precision of the network", "no")
+    ema_decay: Share | None = advanced(
+        "decay of the averaged weights, which are saved; 1 - 10 / steps if not given, at most "
+        "0.9999",
+        None,
+    )
+    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
+        "precision of the network: auto is bf16 if the device has it, no is float32", "auto"
+    )
     compile: Literal["inductor", "aot_eager", "eager"] | None = advanced(
         "backend of torch.compile for the training step", None
     )
@@ -215,10 +234,17 @@ class LoopConfig:
         "options of DistributedDataParallel, such as comm_hook=bf16 find_unused_parameters=true",
         (),
     )
-    checkpointing_steps: PositiveInt = setting("steps between checkpoints", 500)
+    checkpointing_steps: PositiveInt | None = setting(
+        "steps between checkpoints; a twentieth of the run if not given", None
+    )
     checkpoints_total_limit: PositiveInt = advanced("checkpoints kept", 3)
-    validation_steps: PositiveInt = setting("steps between validations", 500)
-    validation_images: AtLeastTwo = advanced("max validation images", 1000)
+    validation_steps: PositiveInt | None = setting(
+        "steps between validations; a tenth of the run if not given", None
+    )
+    validation_images: AtLeastTwo = advanced(
+        "max validation images; fewer if one validation takes a twentieth of --max_train_minutes",
+        1000,
+    )
     validation_repeats: Draws = advanced("dequantisation draws per validation image", 4)
     num_preview_images: Count = advanced("images sampled at each validation; 0 for none", 16)
     logging_steps: PositiveInt = advanced("steps between lines of metrics.jsonl", 10)

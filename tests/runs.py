@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 #: Settings of a run of a moment, as keyword arguments
 SMALL = {"block_out_channels": (8,), "norm_num_groups": 4, "num_nodes": 8, "dropout": 0.0}
 SMALL |= {"train_batch_size": 4, "validation_images": 4, "validation_repeats": 1, "device": "cpu"}
+SMALL |= {"mixed_precision": "no"}
 SMALL |= {"num_preview_images": 0, "logging_steps": 1, "lr_warmup_steps": 2, "ema_decay": 0.9}
 #: Metrics that differ between two identical runs
 SPEEDS = ("images_per_second", "core_seconds")

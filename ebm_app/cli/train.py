@@ -15,7 +15,7 @@ from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
 from ebm_app.config import Settings, Side
-from ebm_app.training.plan import RunOptions
+from ebm_app.training.plan import RunOptions, complete
 from ebm_app.utils.fields import advanced, configuration, from_attributes, setting
 from ebm_app.utils.files import read_json
 
@@ -79,8 +79,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         if file["data"] != record_data(data.train, labels):
             print(f"warning: The images differ from those of {args.config}.", file=sys.stderr)
     if args.dry_run:
+        if config.max_train_steps is not None:
+            config = complete(config, config.max_train_steps)
         cost = {"cost_of_an_image": network_cost(ebm_config)}
         print(json.dumps(record_settings(ebm_config, config) | cost, indent=2))
         return None
-    task = partial(EBMTask, ebm_config=ebm_config, config=config, data=data, flow=flow)
+    task = partial(EBMTask, ebm_config=ebm_config, data=data, flow=flow)
     return launch(config, run_options(args, args.dataset, ebm_config.space), task)

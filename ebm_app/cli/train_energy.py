@@ -19,8 +19,7 @@ from ebm_app.utils.fields import advanced, configuration, setting
 
 #: Settings that suit a distillation, in place of the defaults
 RECIPE: dict[str, Any] = dict(optimizer="muon", max_train_steps=4500, train_batch_size=64)
-RECIPE |= dict(max_grad_norm=1.0, validation_steps=1500, checkpointing_steps=250)
-RECIPE |= dict(validation_images=200, validation_repeats=1)
+RECIPE |= dict(max_grad_norm=1.0, validation_images=200, validation_repeats=1)
 
 
 @configuration(kw_only=True)
@@ -41,13 +40,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.evaluation.held_out import images_for
     from ebm_app.training.energy_task import EnergyTask
     from ebm_app.training.launch import launch
-    from ebm_app.training.settings import check_loop
+    from ebm_app.training.settings import resolve_loop
 
-    config = LoopConfig(**RECIPE | explicit(args, argv, LoopConfig))
     teacher = EBM.from_pretrained(args.model)
     dataset = args.dataset or teacher.config.dataset
     allowed = args.conversions()
     data = images_for(teacher.config, dataset, args.data_root, args.download, allowed)
-    check_loop(config, data)
-    build = partial(EnergyTask, teacher=teacher, name=args.model, config=config, data=data)
+    config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data)
+    build = partial(EnergyTask, teacher=teacher, name=args.model, data=data)
     return launch(config, run_options(args, dataset, "energy"), build)

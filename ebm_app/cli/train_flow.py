@@ -17,6 +17,9 @@ from ebm_app.utils.fields import configuration, setting
 #: Range of the number of dequantised images that a flow is fitted to; small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
 
+#: Settings that suit a flow, in place of the defaults
+RECIPE: dict[str, Any] = dict(max_train_steps=3000)
+
 
 @configuration(kw_only=True)
 class Arguments(LoopConfig, RunOptions, DataFlags):
@@ -41,15 +44,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.flow import Flow, FlowConfig
     from ebm_app.spaces import SPACES
     from ebm_app.training.launch import launch, launch_fitted
-    from ebm_app.training.settings import check_loop
+    from ebm_app.training.settings import resolve_loop
     from ebm_app.training.tasks import FlowTask
     from ebm_app.utils.random import make_generator
     from ebm_app.utils.registry import choose
 
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    config = LoopConfig(**explicit(args, argv, LoopConfig))
-    check_loop(config, data)
+    config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data)
     torch.manual_seed(config.seed)  # initial weights
     flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind))
     # the closed-form parameters
@@ -58,6 +60,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     levels = data.train[torch.arange(num)].repeat(repeats, 1, 1, 1)
     noise = torch.rand(levels.shape, generator=make_generator("cpu", config.seed))
     flow.space.fit(dequantise(levels, data.num_levels, noise), repeats)
-    build = partial(FlowTask, flow=flow, config=config, data=data)
+    build = partial(FlowTask, flow=flow, data=data)
     run = launch if any(True for _ in flow.parameters()) else launch_fitted
     return run(config, run_options(args, args.dataset, f"{kind}-flow"), build)

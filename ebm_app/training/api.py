@@ -83,7 +83,7 @@ def train(
     flow = latent_flow(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))
-    task = partial(EBMTask, ebm_config=ebm_config, config=config, data=data, flow=flow)
+    task = partial(EBMTask, ebm_config=ebm_config, data=data, flow=flow)
     with lasting_terminal(), generators:
         launch(config, options, task)
     return EBM.from_pretrained(folder, resolve_device(options.device))

@@ -73,6 +73,18 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
     )
 
 
+def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
+    """Return the training settings of the checkpoint to resume from, or {} if none can be read.
+    The checkpoint is not verified."""
+    named = Path(name) if os.path.isdir(name) else output_dir / name
+    for folder in reversed(checkpoints(output_dir)) if name == "latest" else [named]:
+        try:
+            return read_json(folder / STATE / TRAINER_FILE)["settings"]["training"]
+        except (UserError, KeyError, TypeError):
+            continue  # reported when the checkpoint is loaded
+    return {}
+
+
 def _named_checkpoint(output_dir: Path, name: str) -> Path:
     folder = Path(name) if os.path.isdir(name) else output_dir / name
     if not os.path.isdir(folder / STATE):

@@ -1,6 +1,7 @@
 """A training run from its settings to its record, for the commands and ``ebm_app.train``."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -20,10 +21,11 @@ from ebm_app.training import checkpoint
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.plan import RunOptions
 from ebm_app.training.tasks import FlowTask, Task
+from ebm_app.training.timing import plan_by_time
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils import RUN_FILE
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import from_attributes, to_dict
+from ebm_app.utils.fields import from_attributes, from_dict, to_dict
 from ebm_app.utils.files import report_damage
 from ebm_app.utils.output import Output, lock
 from ebm_app.utils.processes import (
@@ -44,19 +46,20 @@ FREE_WITH_EARLY = FREE | {"early", "num_classes"}
 Metrics = dict[str, Any]
 
 
-def launch(
-    config: LoopConfig, options: RunOptions, build: Callable[[Accelerator], Task]
-) -> Metrics | None:
-    """Train the task that ``build`` makes. Return the metrics on the main process, and None on
-    others."""
+def launch(config: LoopConfig, options: RunOptions, build: Callable[..., Task]) -> Metrics | None:
+    """Train the task that ``build`` makes from the settings. Return the metrics on the main
+    process, and None on others."""
+    began, config = time.perf_counter(), as_recorded(config, options)
     with set_up(config, options) as (accelerator, output):
-        task = build(accelerator)
-        if options.init_from and not options.resume_from_checkpoint:
-            init_from(task.model, options.init_from)
         # accelerate's own configuration may set the precision
         config = replace(config, mixed_precision=accelerator.mixed_precision)
+        task = build(accelerator, config=config)
+        if options.init_from and not options.resume_from_checkpoint:
+            init_from(task.model, options.init_from)
         trainer = Trainer(accelerator, task, config, output.folder)
         begin_or_resume(accelerator, trainer, options)
+        if config.max_train_steps is None:
+            plan_by_time(trainer, began)
         output.data["settings"] = {**trainer.now.settings, **trainer.now.origin}
         if accelerator.is_main_process:
             output.write(None)
@@ -67,12 +70,12 @@ def launch(
 
 
 def launch_fitted(
-    config: LoopConfig, options: RunOptions, build: Callable[[Accelerator], FlowTask]
+    config: LoopConfig, options: RunOptions, build: Callable[..., FlowTask]
 ) -> Metrics | None:
     """Score and record a flow that was fitted in closed form. Return the metrics on the main
     process, and None on others."""
     with set_up(config, options) as (accelerator, output):
-        task, overwrite = build(accelerator), options.overwrite_output_dir
+        task, overwrite = build(accelerator, config=config), options.overwrite_output_dir
         on_main(accelerator, lambda: checkpoint.prepare_folder(output.folder, overwrite))
         output.data["settings"] = {**task.settings(), "training": to_dict(config)}
         if accelerator.is_main_process:
@@ -80,6 +83,19 @@ def launch_fitted(
         values = task.validate()
         names = ("bits_per_dim", "stderr")
         return record(task, output, {name: values[f"validation_{name}"] for name in names})
+
+
+def as_recorded(config: LoopConfig, options: RunOptions) -> LoopConfig:
+    """Return the settings of a run. A resumed run takes from its checkpoint what its own settings
+    leave open: the number of steps of a run in minutes, and the precision "auto"."""
+    if not options.resume_from_checkpoint:
+        return config
+    recorded = checkpoint.recorded_settings(options.output_dir, options.resume_from_checkpoint)
+    names = {name for name, value in to_dict(config).items() if value in (None, "auto")}
+    if config.max_train_steps is None:
+        names.add("validation_images")
+    values = {name: recorded[name] for name in names & recorded.keys()}
+    return from_dict(type(config), to_dict(config) | values, "settings of the checkpoint")
 
 
 @contextmanager

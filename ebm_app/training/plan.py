@@ -1,10 +1,14 @@
-"""The plan of a run: its folder, its start, its learning rates and its periodic actions.
+"""The plan of a run: its folder, its start, its length, its learning rates and its periodic
+actions.
 
 Imports no torch, so that ``--help`` is fast.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ebm_app.config import LoopConfig
 from ebm_app.utils.errors import UserError
@@ -14,6 +18,14 @@ from ebm_app.utils.fields import configuration, setting
 CONSTANT = "constant_with_warmup"
 #: Names of ``--lr_scheduler``
 SCHEDULES = ("cosine", CONSTANT)
+#: Settings of the length of a run
+LENGTHS = ("max_train_steps", "max_train_minutes")
+#: Max steps of warm-up, and max decay of the averaged weights, where they follow from the steps
+LONGEST_WARMUP, MAX_DECAY = 100, 0.9999
+#: Validations and checkpoints of a run, where they follow from the steps
+NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
+
+Config = TypeVar("Config", bound=LoopConfig)
 
 
 @configuration(kw_only=True)
@@ -38,8 +50,47 @@ class RunOptions:
             )
 
 
+def override(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that the flags of a user override. A length of the run in steps or minutes
+    replaces one in the other unit.
+
+    >>> override({"max_train_steps": 8000, "seed": 1}, {"max_train_minutes": 10.0})
+    {'seed': 1, 'max_train_minutes': 10.0}
+
+    Raises:
+        UserError: if the flags have both.
+    """
+    lengths = [name for name in LENGTHS if flags.get(name) is not None]
+    if len(lengths) == 2:
+        raise UserError(
+            "--max_train_steps and --max_train_minutes both set the length of the run. Use only "
+            "one of them."
+        )
+    kept = {key: value for key, value in settings.items() if not (lengths and key in LENGTHS)}
+    return {**kept, **flags}
+
+
+def complete(config: Config, num_steps: int) -> Config:
+    """Return the settings of a run of ``num_steps`` steps. Settings that are None become a share
+    of the run: warm-up, averaging of the weights, validations and checkpoints.
+
+    >>> complete(LoopConfig(ema_decay=0.9), 2000).lr_warmup_steps
+    100
+    >>> complete(LoopConfig(), 500).ema_decay
+    0.98
+    """
+    shares = {
+        "lr_warmup_steps": min(LONGEST_WARMUP, num_steps // 10),
+        "ema_decay": min(MAX_DECAY, max(0.0, 1 - 10 / num_steps)),
+        "validation_steps": math.ceil(num_steps / NUM_VALIDATIONS),
+        "checkpointing_steps": math.ceil(num_steps / NUM_CHECKPOINTS),
+    }
+    missing = {name: value for name, value in shares.items() if getattr(config, name) is None}
+    return replace(config, max_train_steps=num_steps, **missing)
+
+
 class Schedule:
-    """Learning rates and periodic actions of a run of ``num_steps`` optimizer steps.
+    """Learning rates and periodic actions of a run, whose settings are complete.
 
     >>> config = LoopConfig(learning_rate=1.0, lr_warmup_steps=4, max_train_steps=8)
     >>> schedule = Schedule(config)

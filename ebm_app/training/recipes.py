@@ -19,21 +19,25 @@ from ebm_app.utils.registry import choose
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": dict(block_out_channels=(48, 64), dropout=0.05, eps=1e-6)
     | dict(input_frequencies=(1.0, 2.0, 4.25, 8.5, 17.0))
-    | dict(augmentation="affine", adam_weight_decay=0.01, max_train_steps=8000)
-    | dict(validation_steps=1000, checkpointing_steps=1000),
+    | dict(augmentation="affine", adam_weight_decay=0.01, max_train_steps=8000),
 }
 #: Settings in a latent space. Bins have no common width there, so Fourier features do not help.
 #: Bins are wide, so a larger eps does not blur them. A shifted image has an unlikely u, so images
 #: are not augmented. u is white, so the network reads the image of u instead.
-LATENT: dict[str, Any] = dict(input_frequencies=(), augmentation="none", net_input="x", eps=1e-3)
-#: Settings of any other data set
+LATENT: dict[str, Any] = dict(
+    input_frequencies=(), augmentation="none", net_input="x", eps=1e-3
+) | dict(dequantisation="uniform", prediction="moments")
+#: Settings of any other data set, compared in docs/results.md ("Recipes")
 IMAGES: dict[str, Any] = (
-    dict(max_train_steps=100_000, train_batch_size=256, learning_rate=1e-3, lr_warmup_steps=1000)
-    | dict(validation_steps=2500, checkpointing_steps=2500, logging_steps=50)
-    | dict(validation_images=500, validation_repeats=1)
+    dict(max_train_minutes=60.0, optimizer="muon", train_batch_size=32, learning_rate=2e-3)
+    | dict(dequantisation="truncated_normal", prediction="levels")
+    | dict(validation_images=200, validation_repeats=1)
 )
-#: Settings of networks with two million weights or more
-WIDE: dict[str, Any] = dict(learning_rate=2e-4, ema_decay=0.9999, mixed_precision="bf16")
+#: Settings of "base" and "large", which are meant for GPUs. The rate and the dropout are those of
+#: their sources; a batch of 128 occupies a GPU.
+WIDE: dict[str, Any] = dict(
+    max_train_minutes=480.0, optimizer="adam", train_batch_size=128, learning_rate=2e-4
+) | dict(dropout=0.1)
 
 
 class Size(NamedTuple):
@@ -99,7 +103,6 @@ def network_settings(size: Size, image_shape: Sequence[int]) -> dict[str, Any]:
         block_out_channels=channels,
         layers_per_block=size.layers_per_block,
         attention_levels=tuple(attended),
-        dropout=0.1,
     )
     if attended:
         net |= dict(num_heads=channels[-1] // HEAD_CHANNELS, norm_num_groups=32)

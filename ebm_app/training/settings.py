@@ -34,7 +34,7 @@ from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.paths import require_one_sided
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.optimizers import OPTIMIZERS
-from ebm_app.training.plan import CONSTANT, SCHEDULES
+from ebm_app.training.plan import CONSTANT, SCHEDULES, override
 from ebm_app.training.recipes import LATENT, make_recipe
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_attributes, from_dict, to_dict
@@ -83,7 +83,7 @@ def resolve(
     recipe = make_recipe(data.name, data.image_shape, data.num_levels, size)
     latent = {} if flow is None else {**LATENT, "space": flow.config.space}
     recorded = {} if file is None else flatten(file)
-    chosen = {**recipe, **latent, **recorded, **flags}
+    chosen = override({**recipe, **latent, **recorded}, flags)
     settings = from_dict(Settings, chosen, "settings")
     check_names(settings)
     settings = adapt_defaults(settings, {*recorded, *flags})
@@ -110,19 +110,24 @@ def resolve(
 
 
 def adapt_defaults(settings: Settings, explicit: Collection[str]) -> Settings:
-    """Return the settings with defaults that fit the ``explicit`` ones: prediction and objective
-    fit each other, and warmup takes a tenth of a short run."""
+    """Return the settings with a prediction and an objective that fit each other and the
+    ``explicit`` settings."""
     supported = OBJECTIVES[settings.objective].predictions
     if "prediction" not in explicit:
-        default = default_prediction(settings.stein_factor > 0)
+        has_head = settings.stein_factor > 0
+        default = settings.prediction if has_head else default_prediction(has_head)
         is_supported = "objective" not in explicit or default in supported
         settings = replace(settings, prediction=default if is_supported else supported[0])
     if "objective" not in explicit and settings.prediction not in supported:
         settings = replace(settings, objective="ctsm_v")
-    if "lr_warmup_steps" not in explicit:
-        longest = max(TrainingConfig.lr_warmup_steps, settings.max_train_steps // 10)
-        settings = replace(settings, lr_warmup_steps=min(settings.lr_warmup_steps, longest))
     return settings
+
+
+def resolve_loop(recipe: dict[str, Any], flags: dict[str, Any], data: ImageData) -> LoopConfig:
+    """Return the settings of a run without a network of its own: a recipe that flags override."""
+    config = from_dict(LoopConfig, override(recipe, flags), "settings")
+    check_loop(config, data)
+    return config
 
 
 def check_names(settings: Any) -> None:
@@ -161,6 +166,8 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
     check_names(config)
     installed = map(str, get_available_trackers())
     choose("installed tracker", config.report_to, ["jsonl", "all", *installed])
+    if config.max_train_steps is None and config.max_train_minutes is None:
+        raise UserError("The run has no length. Set --max_train_steps or --max_train_minutes.")
     if config.lr_decay_steps and config.lr_scheduler != CONSTANT:
         raise UserError(f"--lr_decay_steps requires --lr_scheduler {CONSTANT}.")
     if len(data.validation) < 2:

@@ -69,8 +69,14 @@ class Task(ABC):
         )
         model.add_training_hashes(image_hashes(data.train))
         self.levels, self.labels = data.train.to(accelerator.device), None
-        self.validation = data.validation[: config.validation_images]
-        self.noise = dequantisation_noise(config.validation_repeats, self.validation, config.seed)
+        self.held_out = data.validation
+        self.limit_validation(config.validation_images)
+
+    def limit_validation(self, num_images: int) -> None:
+        """Validate on at most this number of images."""
+        self.validation = self.held_out[:num_images]
+        repeats, seed = self.config.validation_repeats, self.config.seed
+        self.noise = dequantisation_noise(repeats, self.validation, seed)
 
     @abstractmethod
     def points(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, ...]:

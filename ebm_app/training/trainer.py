@@ -21,7 +21,7 @@ from ebm_app.data.pictures import image_grid, save_image
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS
-from ebm_app.training.plan import Schedule
+from ebm_app.training.plan import Schedule, complete
 from ebm_app.training.settings import record_data
 from ebm_app.training.state import Progress, TrainingState
 from ebm_app.training.tasks import Task
@@ -31,6 +31,9 @@ from ebm_app.utils.fields import finite_or_none, to_dict
 from ebm_app.utils.processes import StopSignals
 from ebm_app.utils.random import derive_seed
 
+#: Steps of a run whose number of steps is not planned yet
+UNPLANNED_STEPS = 10**6
+
 
 class Trainer:
     """A training run: ``resume`` it if needed, then ``fit``.
@@ -38,11 +41,13 @@ class Trainer:
     Args:
         accelerator: made by the caller.
         task: what is trained.
-        config: settings of the loop.
+        config: settings of the loop. If its length is in minutes, ``timing.plan_by_time`` comes
+            before ``fit``.
         output_dir: folder of the run. The model of least validation loss so far is at its top.
             Bits per dim are not the criterion: they also fall if a density is not normalised.
 
     Attributes:
+        requested: the settings of the caller; ``config`` are the complete ones.
         now: progress of the run.
         pending: losses that are not logged yet.
         saved: step of the last checkpoint that was written or read.
@@ -54,8 +59,7 @@ class Trainer:
     ) -> None:
         from diffusers.training_utils import EMAModel  # slow to import
 
-        self.accelerator, self.task, self.config = accelerator, task, config
-        self.output_dir, self.schedule = output_dir, Schedule(config)
+        self.accelerator, self.task, self.output_dir = accelerator, task, output_dir
         self.parameters = task.trained_parameters()
         optimizer = OPTIMIZERS[config.optimizer](
             self.parameters,
@@ -64,17 +68,24 @@ class Trainer:
             fused=True,
         )
         self.loss_module, self.optimizer = accelerator.prepare(task.loss_module, optimizer)
-        self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
+        self.ema = EMAModel(self.parameters, foreach=True)
         self.state = TrainingState(task, optimizer, self.ema, accelerator.scaler)
-        self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
         task.check = self.signals.check
         data = record_data(task.levels, task.labels)
-        settings = {**task.settings(), "training": to_dict(config), "data": data}
-        self.now = Progress(settings, task.total_batch_size)
+        self.now = Progress({**task.settings(), "data": data}, task.total_batch_size)
         self.pending: list[Tensor] = []
         self.saved: int | None = None
         self.start = (0, 0.0)
+        self.requested = config
+        self.set_config(complete(config, config.max_train_steps or UNPLANNED_STEPS))
+
+    def set_config(self, config: LoopConfig) -> None:
+        """Set the settings of a run that has not begun. They must be complete."""
+        self.config, self.schedule = config, Schedule(config)
+        self.ema.decay = config.ema_decay
+        self.metrics = MetricsLog(self.accelerator, self.output_dir, config)
+        self.now.settings["training"] = to_dict(config)
 
     def fit(self) -> dict[str, Any]:
         """Train to the last step and return the metrics. A stop signal saves a checkpoint and
@@ -114,7 +125,7 @@ class Trainer:
         folder = self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
         if self.saved == self.now.step:
             return folder
-        losses = self._losses()
+        losses = self.losses()
         self._check_finite(losses)
         self.pending = list(losses.to(self.accelerator.device))
         if self.accelerator.is_main_process:
@@ -167,7 +178,7 @@ class Trainer:
         begin, cores = time.perf_counter(), time.process_time()
         self.train_step()
         self.now.step += 1
-        losses = self._losses() if self._is_due(self.config.logging_steps) else None
+        losses = self.losses() if self._is_due(self.config.logging_steps) else None
         self.now.seconds += time.perf_counter() - begin
         # all processes do the same work
         self.now.core_seconds += (time.process_time() - cores) * self.accelerator.num_processes
@@ -205,7 +216,7 @@ class Trainer:
     def _is_due(self, period: int) -> bool:
         return self.schedule.is_due(self.now.step, period)
 
-    def _losses(self) -> Tensor:
+    def losses(self) -> Tensor:
         """Return the losses of the steps since the last call, averaged over processes. Waits for
         the device."""
         if not self.pending:

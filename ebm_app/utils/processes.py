@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin, broadcast_object_list
 from torch import Tensor
 
@@ -24,6 +25,11 @@ SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_M
 PR_SET_PDEATHSIG = 1
 #: Variables that torchrun and accelerate launch set for their processes
 LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
+#: Measured on a core with AVX2: 15.5 s for a step of 32 images of 28x28, 2.1 s in float32
+EMULATED = (
+    "This processor emulates bfloat16, which makes a training step about 7 times slower. Use "
+    "--mixed_precision no."
+)
 
 
 def resolve_device(name: str) -> str:
@@ -35,13 +41,36 @@ def resolve_device(name: str) -> str:
     return name
 
 
+def has_bfloat16(device: str) -> bool:
+    """Whether a device, "cpu" or "cuda", has instructions for bfloat16: AVX-512-BF16 or AMX on
+    CPUs. Other CPUs emulate it."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def resolve_precision(name: str, device: str) -> str:
+    """Return "no", "bf16" or "fp16" for a precision or "auto", on the device "cpu" or "cuda".
+
+    "auto" is that of accelerate's configuration, which ``accelerate launch`` puts into the
+    environment, if it is a mixed one. Otherwise it is bf16 where the device has it, and float32
+    ("no") elsewhere. Asking for bf16 where it is emulated prints a warning.
+    """
+    if name == "auto":
+        configured = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+        name = configured if configured != "no" else "bf16" if has_bfloat16(device) else "no"
+    if name == "bf16" and not has_bfloat16(device):
+        print(f"warning: {EMULATED}", file=sys.stderr)
+    return name
+
+
 def make_accelerator(
-    mixed_precision: str = "no", device: str = "auto", **options: Any
+    mixed_precision: str | None = None, device: str = "auto", **options: Any
 ) -> Accelerator:
     """Create an Accelerator for the processes of torchrun or ``accelerate launch``, on CPUs too.
 
     Args:
-        mixed_precision: "no" leaves the choice to the configuration of accelerate.
+        mixed_precision: as for ``resolve_precision``; None where no network is trained.
 
     Raises:
         UserError: if that configuration shards the network: weight averages and checkpoints need
@@ -50,9 +79,14 @@ def make_accelerator(
     for name in SHARDING:
         if os.environ.get(name, "").lower() == "true":
             raise UserError(f"{name} of accelerate is not supported. Use --multi_gpu instead.")
+    device = resolve_device(device)
+    if mixed_precision is not None:
+        mixed_precision = resolve_precision(mixed_precision, device)
+        # accelerate keeps the precision of the first Accelerator of a process
+        AcceleratorState._reset_state()
     return Accelerator(
-        cpu=resolve_device(device) == "cpu",
-        mixed_precision=None if mixed_precision == "no" else mixed_precision,
+        cpu=device == "cpu",
+        mixed_precision=mixed_precision,
         # the training loop accumulates gradients itself
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         **options,

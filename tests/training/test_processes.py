@@ -1,6 +1,7 @@
 """Runs in real processes: exact resumes after signals, and several processes against one."""
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import forked
@@ -18,14 +19,15 @@ pytestmark = pytest.mark.process
 STEPS = ["--max_train_steps", "12", "--checkpointing_steps", "4", "--validation_steps", "6"]
 WHOLE = ["--train_batch_size", "8"]
 RESUME = ["--resume_from_checkpoint", "latest"]
+Stop, Words = tuple[str, int, int], Sequence[str]
 
 
 @pytest.fixture(scope="module")
 def train(image_folder):
     """Train in separate processes; return their exit code."""
 
-    def run(folder: Path, *flags: str, num: int = 1, stop: tuple[str, int, int] = ()) -> int:
-        words = ["--dataset", f"folder:{image_folder}", "--output_dir", folder, *TINY, *STEPS]
+    def run(folder: Path, *flags: str, num: int = 1, stop: Stop = (), steps: Words = STEPS) -> int:
+        words = ["--dataset", f"folder:{image_folder}", "--output_dir", folder, *TINY, *steps]
         output = folder.with_suffix(".txt")
         (code,) = forked.run("train/ebm.py", [*words, *flags], output, num, stop)
         return code
@@ -90,3 +92,13 @@ def test_gradients_exchanged_in_bfloat16_are_close(tmp_path, train, whole_run):
     (one, _), (two, _) = outcome(whole_run), outcome(tmp_path / "2")
     gap = max((one[k] - two[k]).abs().max() for k in one if k.startswith("weights."))
     assert 1e-5 < gap < 0.02
+
+
+def test_processes_agree_on_the_plan_of_a_run_in_minutes(tmp_path, train):
+    """Different numbers of steps would leave a process waiting for the other."""
+    folder = tmp_path / "2"
+    assert train(folder, "--max_train_minutes", "0.2", num=2, steps=[]) == 0
+    record = read_json(folder / "run.json")
+    steps = record["settings"]["training"]["max_train_steps"]
+    assert record["figures"]["steps"] == steps
+    assert (folder / f"checkpoint-{steps}").is_dir()

@@ -7,7 +7,8 @@ from conftest import error_of
 
 from ebm_app.config import EBMConfig, LoopConfig, UNetConfig
 from ebm_app.data.images import load_images
-from ebm_app.training.plan import CONSTANT, Schedule
+from ebm_app.flow import Flow, FlowConfig
+from ebm_app.training.plan import CONSTANT, Schedule, complete
 from ebm_app.training.recipes import SIZES, level_settings, network_cost, network_settings
 from ebm_app.training.settings import record_settings, resolve
 
@@ -66,12 +67,52 @@ def test_prediction_and_objective_fit_each_other(digits, flags, prediction, obje
     assert (ebm.prediction, training.objective) == (prediction, objective)
 
 
-def test_warmup_is_at_most_a_tenth_of_a_short_run(digits):
-    other = dataclasses.replace(digits, name="images")
-    for num_steps, warmup in ((100_000, 1000), (4000, 400), (200, 100)):
-        assert resolve(other, {"max_train_steps": num_steps})[1].lr_warmup_steps == warmup
-    explicit = {"max_train_steps": 4000, "lr_warmup_steps": 900}
-    assert resolve(other, explicit)[1].lr_warmup_steps == 900
+def test_settings_left_open_follow_from_the_steps():
+    for steps, warmup, decay, validation, checkpointing in (
+        (4000, 100, 0.9975, 400, 200),
+        (200, 20, 0.95, 20, 10),
+        (1, 0, 0.0, 1, 1),
+        (10**6, 100, 0.9999, 100_000, 50_000),
+    ):
+        config = complete(LoopConfig(), steps)
+        assert (config.max_train_steps, config.lr_warmup_steps) == (steps, warmup)
+        assert config.ema_decay == pytest.approx(decay)
+        assert config.validation_steps == validation
+        assert config.checkpointing_steps == checkpointing
+    chosen = LoopConfig(lr_warmup_steps=900, ema_decay=0.5)
+    assert complete(chosen, 20) == complete(dataclasses.replace(chosen, max_train_steps=5), 20)
+    assert complete(chosen, 20).lr_warmup_steps == 900 and complete(chosen, 20).ema_decay == 0.5
+
+
+def test_steps_and_minutes_replace_each_other(digits):
+    images = dataclasses.replace(digits, name="images")
+    steps, minutes = {"max_train_steps": 7}, {"max_train_minutes": 2.0}
+    for data, flags, length in (
+        (images, {}, (None, 60.0)),
+        (images, steps, (7, None)),
+        (digits, {}, (8000, None)),
+        (digits, minutes, (None, 2.0)),
+    ):
+        training = resolve(data, flags)[1]
+        assert (training.max_train_steps, training.max_train_minutes) == length
+    assert "Use only one" in error_of(resolve, digits, steps | minutes)
+    # the record of a run in minutes repeats its steps
+    ebm, training = resolve(digits, minutes)
+    file = record_settings(ebm, complete(training, 30))
+    assert resolve(digits, {}, file)[1] == complete(training, 30)
+    assert resolve(digits, {"max_train_minutes": 3.0}, file)[1].max_train_steps is None
+    assert resolve(digits, steps, file)[1].max_train_minutes is None
+
+
+def test_recipe_of_images_fits_their_space(digits):
+    images = dataclasses.replace(digits, name="images")
+    ebm, training = resolve(images, {})
+    assert (ebm.prediction, ebm.dequantisation) == ("levels", "truncated_normal")
+    assert training.optimizer == "muon" and ebm.net.dropout == 0
+    flow = Flow(FlowConfig("images", images.image_shape, images.num_levels, "gaussian"))
+    latent, _ = resolve(images, {}, flow=flow)
+    assert (latent.prediction, latent.dequantisation) == ("moments", "uniform")
+    assert resolve(images, {"stein_factor": 0.0})[0].prediction == "normalised"
 
 
 def test_constant_rate_warms_up_and_decays():

@@ -130,6 +130,7 @@ def test_every_objective_learns(data, tmp_path, objective):
         ImageData("noise", 17, levels, levels[:10], levels[:10]),
         tmp_path / "run",
         eps=1e-2,
+        dequantisation="uniform",
         objective=objective,
         stein_factor=float(objective in ("ctsm_m", "dual")),
         max_train_steps=30,

@@ -1,0 +1,146 @@
+"""The number of steps of a run whose length is given in minutes.
+
+The speed is measured on steps of the run that are undone afterwards, so that the run itself starts
+with a complete plan: its learning rates are a function of the step, and its record repeats it.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+from accelerate.utils import broadcast_object_list
+from tqdm.auto import tqdm
+
+from ebm_app.config import LoopConfig
+from ebm_app.training.plan import NUM_VALIDATIONS, complete
+from ebm_app.training.trainer import Trainer
+
+#: Steps before the speed is measured: compilation, memory
+WARMUP_STEPS = 2
+#: Min steps of the measurement, and its share of the time
+MIN_STEPS, MEASURED_SHARE = 3, 0.02
+#: Max shares of the time for one validation, and for all of them
+VALIDATION_SHARE, VALIDATIONS_SHARE = 0.05, 0.15
+#: Numbers of validation images by which the time of a validation is measured
+FEW_IMAGES = (2, 4)
+
+
+class Costs(NamedTuple):
+    """Seconds of a training step, of a validation without images, and of a validation image."""
+
+    step: float
+    validation: float
+    image: float
+
+
+def plan_by_time(trainer: Trainer, began: float) -> None:
+    """Choose the number of steps such that the run ends ``max_train_minutes`` after ``began``.
+
+    Validations count as training time. If they take a large share of it, there are fewer of them,
+    or of fewer images. The main process measures and decides for all processes.
+
+    Args:
+        trainer: a run before its first step, with ``max_train_minutes``.
+        began: start of the run, from ``time.perf_counter()``.
+    """
+    budget = 60 * trainer.requested.max_train_minutes
+    costs = measure(trainer, budget)
+    left = budget - (time.perf_counter() - began)
+    config, num_images = plan(trainer.requested, costs, budget, left)
+    config, num_images = broadcast_object_list([config, num_images])
+    if trainer.accelerator.is_main_process:
+        print(
+            f"{config.max_train_steps} steps of {costs.step:.2g} s, and a validation of "
+            f"{num_images} images every {config.validation_steps} steps.",
+            file=sys.stderr,
+        )
+    trainer.task.limit_validation(num_images)
+    trainer.set_config(config)
+
+
+def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> tuple[LoopConfig, int]:
+    """Return the complete settings of a run, and its number of validation images.
+
+    Args:
+        config: settings without a number of steps.
+        costs: measured times.
+        budget, left: seconds of the whole run, and those that are left.
+
+    >>> config, num_images = plan(LoopConfig(), Costs(0.5, 1.0, 0.1), 600.0, 580.0)
+    >>> config.max_train_steps, config.validation_steps, num_images
+    (980, 327, 290)
+    """
+    longest = VALIDATION_SHARE * budget - costs.validation
+    num_images = max(2, min(config.validation_images, int(longest / max(costs.image, 1e-9))))
+    validation = max(1e-9, costs.validation + num_images * costs.image)
+    count = max(1, min(NUM_VALIDATIONS, int(VALIDATIONS_SHARE * budget / validation)))
+    if config.validation_steps is None:
+        num_steps = max(1, int((left - count * validation) / costs.step))
+        period = math.ceil(num_steps / count)
+    else:
+        period = config.validation_steps
+        num_steps = max(1, int(left / (costs.step + validation / period)))
+    config = replace(config, validation_steps=period, validation_images=num_images)
+    return complete(config, num_steps), num_images
+
+
+def measure(trainer: Trainer, budget: float) -> Costs:
+    """Measure the times of a run that has not begun, within a small share of ``budget`` seconds,
+    and undo the steps."""
+    with undone(trainer), tqdm(desc="measure", leave=False, disable=None) as bar:
+        for _ in range(WARMUP_STEPS):
+            trainer.train_step()
+        trainer.losses()  # waits for the device
+        begin, num, is_enough = time.perf_counter(), 0, False
+        while not is_enough:
+            trainer.train_step()
+            num += 1
+            trainer.now.step += 1
+            bar.update()
+            is_long = time.perf_counter() - begin >= MEASURED_SHARE * budget
+            (is_enough,) = broadcast_object_list([num >= MIN_STEPS and is_long])
+        trainer.losses()
+        step = (time.perf_counter() - begin) / num
+    few, more = FEW_IMAGES
+    validate(trainer, few)  # fills caches
+    short, long = validate(trainer, few), validate(trainer, more)
+    image = max(0.0, long - short) / (more - few)
+    return Costs(step, max(0.0, short - few * image) + preview(trainer), image)
+
+
+@contextmanager
+def undone(trainer: Trainer) -> Iterator[None]:
+    """Restore the start of a run when the context closes: weights, their average, optimizer and
+    gradient scaler."""
+    state = trainer.state
+    weights = {name: value.clone() for name, value in state.task.model.state_dict().items()}
+    scaler = None if state.scaler is None else state.scaler.state_dict()
+    yield
+    state.task.model.load_state_dict(weights)
+    state.optimizer.state.clear()
+    state.ema.shadow_params = [weight.clone().detach() for weight in trainer.parameters]
+    state.ema.optimization_step = 0
+    if scaler is not None:
+        state.scaler.load_state_dict(scaler)
+    trainer.now.step, trainer.pending = 0, []
+
+
+def validate(trainer: Trainer, num_images: int) -> float:
+    """Return the seconds of a validation of a few images."""
+    trainer.task.limit_validation(num_images)
+    trainer.task.model.eval()
+    begin = time.perf_counter()
+    trainer.task.validate()
+    return time.perf_counter() - begin
+
+
+def preview(trainer: Trainer) -> float:
+    """Return the seconds of the preview images of a validation."""
+    begin = time.perf_counter()
+    if trainer.config.num_preview_images:
+        trainer.task.model.sample(trainer.config.num_preview_images, seed=trainer.config.seed)
+    return time.perf_counter() - begin

@@ -1,0 +1,74 @@
+"""Runs whose length is given in minutes: their plan, their resume, and their repetition."""
+
+import shutil
+
+import pytest
+import torch
+from conftest import error_of
+from runs import SMALL, equal_tensors, weights_of, without_speeds
+
+from ebm_app import train
+from ebm_app.config import LoopConfig
+from ebm_app.training import timing
+from ebm_app.training.metrics import read_metrics
+from ebm_app.training.timing import Costs, measure, plan
+from ebm_app.utils.files import read_json
+
+MINUTES = {**SMALL, "num_levels": 17, "max_train_minutes": 2.0}
+IMAGES = torch.randint(
+    17, (20, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "costs"),
+    [
+        ({}, Costs(0.5, 1.0, 0.1)),
+        ({}, Costs(0.5, 5.0, 20.0)),
+        ({}, Costs(0.01, 0.0, 0.0)),
+        ({"validation_steps": 7}, Costs(0.5, 1.0, 0.1)),
+    ],
+)
+def test_planned_run_takes_the_time(settings, costs):
+    config, num_images = plan(LoopConfig(**settings), costs, 600.0, 500.0)
+    steps, period = config.max_train_steps, config.validation_steps
+    count = steps // period + (steps % period > 0)
+    seconds = steps * costs.step + count * (costs.validation + num_images * costs.image)
+    assert seconds == pytest.approx(500, rel=0.02)
+    assert 1 <= count and (settings or count <= 10) and 2 <= num_images <= 1000
+    assert settings.items() <= vars(config).items()
+
+
+def test_cheap_validations_are_complete():
+    config, num_images = plan(LoopConfig(validation_images=200), Costs(1, 0, 0.01), 3600, 3600)
+    assert num_images == 200 and config.validation_steps == -(-config.max_train_steps // 10)
+
+
+@pytest.mark.process
+def test_run_in_minutes_keeps_its_plan(tmp_path, monkeypatch):
+    """On a resume, and if its record is repeated by the number of steps. Steps are measured, then
+    planned as if each took 5 seconds."""
+
+    def measured(trainer, budget):
+        assert 0 < measure(trainer, 0.0).step < budget
+        return Costs(5.0, 0.5, 0.01)
+
+    monkeypatch.setattr(timing, "measure", measured)
+    whole = tmp_path / "whole"
+    train(IMAGES, whole, **MINUTES)
+    planned = read_json(whole / "run.json")["settings"]["training"]
+    steps = planned["max_train_steps"]
+    assert planned["max_train_minutes"] == 2 and 1 < steps < 24
+    part = shutil.copytree(whole, tmp_path / "part")
+    shutil.rmtree(part / f"checkpoint-{steps}")
+    train(IMAGES, part, **MINUTES, resume_from_checkpoint="latest")
+    assert read_json(part / "run.json")["settings"]["training"] == planned
+    chosen = {"max_train_minutes", "compile"}
+    again = {key: value for key, value in planned.items() if key not in chosen}
+    train(IMAGES, tmp_path / "again", **{**MINUTES, **again, "max_train_minutes": None})
+    rows = [read_metrics(tmp_path / run / "metrics.jsonl") for run in ("whole", "part", "again")]
+    assert without_speeds(rows[0]) == without_speeds(rows[1]) == without_speeds(rows[2])
+    for run in (part, tmp_path / "again"):
+        assert equal_tensors(weights_of(run), weights_of(whole))
+    other = {**MINUTES, "max_train_minutes": 9.0, "resume_from_checkpoint": "latest"}
+    assert "max_train_minutes" in error_of(train, IMAGES, whole, **other)
