@@ -5,14 +5,11 @@ They are read from JSON, and fields with a help text are flags of the training s
 ``TrainingConfig`` describe its training and are stored with the run.
 """
 
-import math
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
-from ebm_app.utils.errors import shorten
 from ebm_app.utils.fields import (
     AtLeastTwo,
     BatchSize,
@@ -292,33 +289,3 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
     )
     early_max_log_snr: LogSNR = advanced("log signal-to-noise ratio at which early times end", 0.0)
     c: Moment = advanced("second moment of the data", 1.0)
-
-
-#: Settings that may change when a run is resumed, since they do not affect the weights.
-FREE_ON_RESUME = frozenset(
-    {"checkpointing_steps", "checkpoints_total_limit", "logging_steps", "report_to"}
-    | {"validation_steps", "num_preview_images", "num_nodes", "gradient_checkpointing"}
-)
-
-
-def changes_of(
-    before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
-) -> list[str]:
-    """Return a message for each setting that differs from ``before``, except the ``free`` ones.
-    Settings missing in an older record were empty then, except the optimizer, which was Adam."""
-    before = {"optimizer": "adam", **before}
-    for key, names in RENAMED.items():
-        if before.get(key) in names:
-            before[key] = names[before[key]]
-    return [
-        f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
-        for key, value in now.items()
-        if key not in free and not _is_same(before.get(key, type(value)()), value)
-    ]
-
-
-def _is_same(before: Any, now: Any) -> bool:
-    """Whether two values are equal, floats up to rounding: some, such as eps, are computed."""
-    if isinstance(before, float) and isinstance(now, float):
-        return math.isclose(before, now, rel_tol=1e-9)
-    return before == now

@@ -12,14 +12,14 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list
 
-from ebm_app.config import EBMConfig, LoopConfig, changes_of
+from ebm_app.config import EBMConfig, LoopConfig
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.folders import check_weights, load_weights, read_config
 from ebm_app.pretrained import read_hashes
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import save_training_figure
-from ebm_app.training.plan import RunOptions
+from ebm_app.training.plan import RunOptions, changes_of
 from ebm_app.training.tasks import FlowTask, Task
 from ebm_app.training.timing import plan_by_time
 from ebm_app.training.trainer import Trainer

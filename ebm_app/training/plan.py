@@ -1,17 +1,18 @@
-"""The plan of a run: its folder, its start, its length, its learning rates and its periodic
-actions.
+"""The plan of a run: its folder, its start, its length, what a resume may change, its learning
+rates and its periodic actions.
 
 Imports no torch, so that ``--help`` is fast.
 """
 
 import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ebm_app.config import LoopConfig
-from ebm_app.utils.errors import UserError
+from ebm_app.config import RENAMED, LoopConfig
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import configuration, setting
 
 #: Learning rate schedule that does not depend on the length of the run until its final decay
@@ -24,6 +25,11 @@ LENGTHS = ("max_train_steps", "max_train_minutes")
 LONGEST_WARMUP, MAX_DECAY = 100, 0.9999
 #: Validations and checkpoints of a run, where they follow from the steps
 NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
+#: Settings that may change when a run is resumed, since they do not affect the weights.
+FREE_ON_RESUME = frozenset(
+    {"checkpointing_steps", "checkpoints_total_limit", "logging_steps", "report_to"}
+    | {"validation_steps", "num_preview_images", "num_nodes", "gradient_checkpointing"}
+)
 
 Config = TypeVar("Config", bound=LoopConfig)
 
@@ -87,6 +93,29 @@ def complete(config: Config, num_steps: int) -> Config:
     }
     missing = {name: value for name, value in shares.items() if getattr(config, name) is None}
     return replace(config, max_train_steps=num_steps, **missing)
+
+
+def changes_of(
+    before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
+) -> list[str]:
+    """Return a message for each setting that differs from ``before``, except the ``free`` ones.
+    Settings missing in an older record were empty then, except the optimizer, which was Adam."""
+    before = {"optimizer": "adam", **before}
+    for key, names in RENAMED.items():
+        if before.get(key) in names:
+            before[key] = names[before[key]]
+    return [
+        f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
+        for key, value in now.items()
+        if key not in free and not _is_same(before.get(key, type(value)()), value)
+    ]
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    """Whether two values are equal, floats up to rounding: some, such as eps, are computed."""
+    if isinstance(before, float) and isinstance(now, float):
+        return math.isclose(before, now, rel_tol=1e-9)
+    return before == now
 
 
 class Schedule:

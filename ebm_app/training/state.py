@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.config import FREE_ON_RESUME, changes_of, upgrade_keys
+from ebm_app.config import upgrade_keys
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
-from ebm_app.training.plan import CONSTANT
+from ebm_app.training.plan import CONSTANT, FREE_ON_RESUME, changes_of
 from ebm_app.training.tasks import Task
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import STRICT, Count, from_dict
