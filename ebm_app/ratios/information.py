@@ -8,8 +8,8 @@ replaced by the normal scores of their ranks, which leaves I unchanged.
 Source: Belghazi et al. 2018, arXiv:1801.04062.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -61,35 +61,42 @@ class InformationFit(CrossFit):
     def __init__(
         self, x: Any, y: Any, num_folds: int = 5, steps: int = 1_000, random_state: int = 0
     ) -> None:
-        steps = check_argument(Steps, "steps", steps)
+        import pandas as pd  # half a second to import
+
+        learn = partial(classify, num_steps=check_argument(Steps, "steps", steps))
         generator = make_generator("cpu", check_argument(Seed, "random_state", random_state))
         x, y = as_columns(x, "x"), as_columns(y, "y")
         if len(x) != len(y):
             raise UserError(
                 f"x has {len(x)} rows and y has {len(y)}. Give one row of y for each row of x."
             )
-        for (name, column), (other, same) in product(x.items(), y.items()):
-            if column.equals(same):
-                raise UserError(
-                    f"Columns '{name}' of x and '{other}' of y have the same values, so that "
-                    "their mutual information is infinite. Remove one."
-                )
-        import pandas as pd  # half a second to import
-
         pairs, dim_x = pd.concat([x, y], axis=1), x.shape[1]
         fold, group = assign_folds(pairs, "x with y", num_folds, generator)
-        scores = torch.from_numpy(normal_scores(pairs.to_numpy()))
+        scores = normal_scores(pairs.to_numpy())
+        check_copies(scores, dim_x, pairs.columns)
+        scores = torch.from_numpy(scores)
         first, second = _different_rows(fold, num_folds, generator)
         shuffled = torch.cat([scores[first, :dim_x], scores[second, dim_x:]], 1)
         units = torch.stack([group[first], group[second]], 1)
-        blocks = [slice(0, dim_x), slice(dim_x, None)]
         super().__init__(
             Sample(shuffled, fold[first], units),
             Sample(scores, fold, group[:, None]),
-            partial(classify, num_steps=steps, blocks=blocks),
+            partial(learn, blocks=[slice(0, dim_x), slice(dim_x, None)]),
             num_folds,
             generator,
         )
+
+
+def check_copies(scores: np.ndarray, dim_x: int, names: Sequence[Any]) -> None:
+    """Raise a UserError if a continuous column of X is a monotone function of a column of Y, so
+    that I(X; Y) is infinite. ``scores`` (N, dx + dy) are those of ``normal_scores``."""
+    correlation = np.corrcoef(scores.T)[:dim_x, dim_x:]
+    for i, j in np.argwhere(abs(correlation) > 1 - 1e-9):
+        if 2 * len(np.unique(scores[:, i])) > len(scores):
+            raise UserError(
+                f"Columns '{names[i]}' of x and '{names[dim_x + j]}' of y have the same ranks, so "
+                "that their mutual information is infinite. Remove one."
+            )
 
 
 def normal_scores(x: np.ndarray) -> np.ndarray:

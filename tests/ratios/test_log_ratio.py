@@ -163,6 +163,12 @@ def test_information_of_independent_columns_has_an_interval_from_0():
     assert estimate.interval[0] == 0 < estimate.interval[1] < 0.1
 
 
+def test_information_of_equal_discrete_columns_is_finite():
+    x = (normal((300, 1)) > 0).double()
+    estimate = mutual_information(x, -x, **SHORT)  # log 2 nats
+    assert estimate.interval[0] < math.log(2) < estimate.interval[1]
+
+
 def test_information_is_invariant_under_increasing_maps():
     x, y = pairs(num=300)
     expected = mutual_information(x, y, **SHORT)
@@ -190,7 +196,9 @@ def test_normal_scores_of_ties():
 def test_invalid_pairs_raise():
     x, y = pairs(num=60)
     assert "60 rows" in error_of(mutual_information, x, y[:50])
-    assert "infinite" in error_of(mutual_information, np.hstack([x, y]), y)
+    copies = y, -y, np.exp(y), y + 6e-7 * x
+    for copy in copies:
+        assert "infinite" in error_of(mutual_information, np.hstack([x, copy]), y)
     assert "num_folds" in error_of(mutual_information, x, y, num_folds=2)
     assert "distinct" in error_of(mutual_information, x[:20], y[:20])
     assert "masked" in error_of(mutual_information, np.ma.masked_less(x, 0), y)
