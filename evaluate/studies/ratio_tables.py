@@ -171,7 +171,6 @@ def make_row(
         "divergence_truth": problem.kl_divergence,
         "learning_rate": best,
         "iterations": training.iterations,
-        "nfe": max(record["nfe"] for record in records),
     }
 
 
@@ -188,8 +187,7 @@ def train_and_test(
     with suppress(NumericalError):  # after divergence, test the best weights so far
         for evaluation in train(problem.methods[method], problem.pair, *settings):
             last = evaluation
-    value, nfe = last.best.accurate_log_ratio(test.x)
-    metrics, net = test.metrics(value), last.best.model.net
+    metrics, net = test.metrics(last.best.log_ratio(test.x)), last.best.model.net
     if isinstance(net, GaussianNet):
         metrics["matrix"] = net.mutual_information()
-    return {"validation_error": last.best_error, "test": finite_or_none(metrics), "nfe": nfe}
+    return {"validation_error": last.best_error, "test": finite_or_none(metrics)}
