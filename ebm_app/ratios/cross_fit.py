@@ -146,8 +146,10 @@ class Estimate:
             ``value`` and ends as far above the larger of ``value`` and ``training_bound``. These
             three are None if the normaliser rests on fewer than 30 effective rows, or the log
             ratio is constant.
-        mean_log_ratio: E_{p_1} r before normalisation. training_bound: the bound on training rows
-            by the last step of training, which overfitting makes too large.
+        mean_log_ratio: E_{p_1} r before normalisation. It is no bound, and estimates the
+            divergence with less noise than ``value``, whose error is mostly of the normaliser.
+        training_bound: the bound on training rows by the last step of training, which overfitting
+            makes too large.
         normaliser: E_{p_0} exp r, which is 1 for the exact ratio, and its ``normaliser_stderr``.
         effective_rows: effective number of rows of p_0 behind the normaliser.
         log_ratio0, log_ratio1: r at the rows of both samples, each learned without the row, (N0,)
