@@ -6,15 +6,22 @@ Sources: arXiv:2502.02300, section 6 and appendices E and F; of the pairs, Czyz 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from tqdm.auto import tqdm
 
-from ebm_app.ratios.methods import COVARIANCE_METHODS, TimeScores, methods_of
+from ebm_app.ratios.methods import COVARIANCE_METHODS, GaussianNet, TimeScores, methods_of
 from ebm_app.ratios.pairs import DensityPair, gaussian_pair, information_pair, mixture_pair
-from ebm_app.ratios.training import RatioTraining
+from ebm_app.ratios.points import EvaluationPoints
+from ebm_app.ratios.training import TEST, VALIDATION, RatioTraining, train
+from ebm_app.utils.errors import NumericalError
+from ebm_app.utils.fields import finite_or_none
+from ebm_app.utils.random import make_generator
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,32 @@ class Problem:
     learning_rates: tuple[float, ...]
     training: RatioTraining = RatioTraining()
     kl_divergence: float | None = None
+
+    def shorten(self, iterations: int) -> "Problem":
+        """Return the problem with another number of training steps."""
+        every = min(self.training.eval_every, iterations)
+        training = replace(self.training, iterations=iterations, eval_every=every)
+        return replace(self, training=training)
+
+
+def train_and_test(
+    problem: Problem, method: str, seed: int, lr: float, num_points: int, device: str
+) -> dict[str, Any]:
+    """Train once: the smallest ``validation_error``, and the metrics of those weights on test
+    points (``test``): those of ``EvaluationPoints``, and ``matrix`` of a ``GaussianNet``."""
+    validation, test = (
+        EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
+        for stream in (VALIDATION, TEST)
+    )
+    settings = seed, lr, problem.training, validation, device
+    evaluations = train(problem.methods[method], problem.pair, *settings)
+    with suppress(NumericalError):  # after divergence, test the best weights so far
+        for evaluation in tqdm(evaluations, desc="training", unit="evaluation", leave=False):
+            last = evaluation
+    metrics, net = test.metrics(last.best.log_ratio(test.x)), last.best.model.net
+    if isinstance(net, GaussianNet):
+        metrics["matrix"] = net.mutual_information()
+    return {"validation_error": last.best_error, "test": finite_or_none(metrics)}
 
 
 #: Methods of the paper's tables of mixtures

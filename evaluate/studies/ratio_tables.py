@@ -13,7 +13,6 @@ With --x and --y, evaluate/mi.py estimates the mutual information of your own ro
 
 import csv
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,22 +23,22 @@ from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, parse
 from ebm_app.cli.mi import PairFlags, estimate_rows
-from ebm_app.ratios.methods import GaussianNet
-from ebm_app.ratios.points import EvaluationPoints
-from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, Problem
-from ebm_app.ratios.training import TEST, VALIDATION, train
-from ebm_app.utils.errors import NumericalError, UserError
+from ebm_app.ratios.problems import (
+    INFORMATION_PROBLEMS,
+    TOY_PROBLEMS,
+    Problem,
+    train_and_test,
+)
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import (
     Draws,
     Positive,
     PositiveInt,
     configuration,
-    finite_or_none,
     setting,
 )
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
-from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 
 Metrics = dict[str, Any]
@@ -102,7 +101,7 @@ def mi(argv: Sequence[str] | None = None) -> Metrics:
     args = parse(MIFlags, __doc__, argv)
     if not (args.x or args.y or args.x_columns or args.y_columns):
         return make_table(args, INFORMATION_PROBLEMS, QUICK_MI, "mi")
-    return estimate_rows(args, args.iterations, args.seed, args)
+    return estimate_rows(args)
 
 
 def make_table(
@@ -145,11 +144,9 @@ def make_row(
 ) -> dict[str, Any]:
     """Means and standard deviations over the runs of a cell, None if a run diverged, and the error
     reported by the paper."""
-    num_points, training = QUICK_POINTS if args.quick else NUM_POINTS, problem.training
+    num_points = QUICK_POINTS if args.quick else NUM_POINTS
     if args.iterations is not None:
-        every = min(training.eval_every, args.iterations)
-        training = replace(training, iterations=args.iterations, eval_every=every)
-    problem = replace(problem, training=training)
+        problem = problem.shorten(args.iterations)
 
     def train_once(rate: float, seed: int) -> Metrics:
         return train_and_test(problem, method, seed, rate, num_points, device)
@@ -170,24 +167,5 @@ def make_row(
         "paper_error": REPORTED.get((name, method)),
         "divergence_truth": problem.kl_divergence,
         "learning_rate": best,
-        "iterations": training.iterations,
+        "iterations": problem.training.iterations,
     }
-
-
-def train_and_test(
-    problem: Problem, method: str, seed: int, rate: float, num_points: int, device: str
-) -> Metrics:
-    """Train once: the smallest validation error, and the metrics of those weights on test
-    points."""
-    validation, test = (
-        EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
-        for stream in (VALIDATION, TEST)
-    )
-    settings = seed, rate, problem.training, validation, device
-    with suppress(NumericalError):  # after divergence, test the best weights so far
-        for evaluation in train(problem.methods[method], problem.pair, *settings):
-            last = evaluation
-    metrics, net = test.metrics(last.best.log_ratio(test.x)), last.best.model.net
-    if isinstance(net, GaussianNet):
-        metrics["matrix"] = net.mutual_information()
-    return {"validation_error": last.best_error, "test": finite_or_none(metrics)}
