@@ -5,11 +5,11 @@ They are read from JSON, and fields with a help text are flags of the training s
 ``TrainingConfig`` describe its training and are stored with the run.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
+from ebm_app.upgrade import RENAMED
 from ebm_app.utils.fields import (
     AtLeastTwo,
     BatchSize,
@@ -50,33 +50,7 @@ LogSNR = Annotated[Float, Ge(-20), Le(20)]
 Resolution = Annotated[Int, Ge(0), Lt(MAX_RESOLUTIONS)]
 Resolutions = Annotated[tuple[Resolution, ...], Len(0, MAX_RESOLUTIONS)]
 
-#: Values of settings in files of earlier versions, and their new names.
-RENAMED: dict[str, dict[str, str]] = {
-    "time_input": {"clock": "arc_length"},
-    "weighting": {"time_score": "inverse_variance"},
-}
-TimeInput, WeightingName = (renamed(**names) for names in RENAMED.values())
-#: Keys of model configurations in files of earlier versions, and their new names; the value of a
-#: key without a new name was always empty.
-OLD_KEYS = {
-    "residual": "calibration",
-    "palette": None,
-    "space_arguments": None,
-    "arguments": None,
-}
-
-
-def upgrade_keys(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON data of a model configuration with the keys of this version.
-
-    >>> upgrade_keys({"palette": [], "path": {"name": "vp", "arguments": {}}})
-    {'path': {'name': 'vp'}}
-    """
-    return {
-        OLD_KEYS.get(key) or key: upgrade_keys(value) if isinstance(value, Mapping) else value
-        for key, value in data.items()
-        if value or OLD_KEYS.get(key, key) is not None
-    }
+TimeInput, WeightingName, ObjectiveName = (renamed(**names) for names in RENAMED.values())
 
 
 @configuration
@@ -253,7 +227,7 @@ class LoopConfig:
 class TrainingConfig(LoopConfig):
     """Settings of the training of an energy-based model."""
 
-    objective: str = setting(
+    objective: ObjectiveName = setting(
         "ctsm_m (this project's variant of ctsm_v, by posterior moments), the paper's ctsm, "
         "ctsm_v and tsm, or dual (for an energy network)",
         "ctsm_m",

@@ -1,12 +1,14 @@
 """Model folders: config.json and model.safetensors, by path, bundled name or hub id."""
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
 from torch import nn
 
-from ebm_app.config import FORMAT_VERSION, upgrade_keys
+from ebm_app.config import FORMAT_VERSION
+from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument, from_dict
 from ebm_app.utils.files import read_json, read_tensor_info, read_tensors
@@ -45,7 +47,8 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
     found = data.pop("kind", ENERGY_MODEL)
     if found != kind:
         raise UserError(f"Expected a folder with a model of kind {kind}, got {shorten(found)}.")
-    return from_dict(cls, upgrade_keys(data), str(folder / CONFIG_FILE))
+    keys = [item.name for item in fields(cls)]
+    return from_dict(cls, upgrade(data, keys), str(folder / CONFIG_FILE))
 
 
 def find_folder(name_or_path: str | os.PathLike) -> Path:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ebm_app.config import Calibration, EBMConfig, PathConfig, upgrade_keys
+from ebm_app.config import Calibration, EBMConfig, PathConfig
 from ebm_app.nets.unet import UNetConfig
+from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_dict, to_dict
 
@@ -38,4 +39,4 @@ def test_older_files_are_upgraded():
     older["residual"] = {"mean": 0.5, "stderr": 0.1, "spread": 1.0}
     del older["calibration"]
     expected = replace(EXAMPLE, calibration=Calibration(0.5, 0.1, 1.0))
-    assert from_dict(EBMConfig, upgrade_keys(older), "older") == expected
+    assert from_dict(EBMConfig, upgrade(older), "older") == expected

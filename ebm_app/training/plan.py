@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ebm_app.config import RENAMED, LoopConfig
+from ebm_app.config import LoopConfig
+from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import configuration, setting
 
@@ -98,16 +99,13 @@ def complete(config: Config, num_steps: int) -> Config:
 def changes_of(
     before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
 ) -> list[str]:
-    """Return a message for each setting that differs from ``before``, except the ``free`` ones.
-    Settings missing in an older record were empty then, except the optimizer, which was Adam."""
-    before = {"optimizer": "adam", **before}
-    for key, names in RENAMED.items():
-        if before.get(key) in names:
-            before[key] = names[before[key]]
+    """Return a message for each setting that differs from ``before``, settings of this version or
+    an earlier one, except the ``free`` ones."""
+    before = upgrade(before, now)
     return [
         f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
         for key, value in now.items()
-        if key not in free and not _is_same(before.get(key, type(value)()), value)
+        if key not in free and not _is_same(before.get(key), value)
     ]
 
 

@@ -16,7 +16,6 @@ from ebm_app.config import (
     Settings,
     TrainingConfig,
     UNetConfig,
-    upgrade_keys,
 )
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData, image_digest
@@ -36,6 +35,7 @@ from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.plan import CONSTANT, SCHEDULES, override
 from ebm_app.training.recipes import LATENT, make_recipe
+from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_attributes, from_dict, to_dict
 from ebm_app.utils.registry import choose
@@ -181,8 +181,8 @@ def flatten(file: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run record as fields of ``Settings`` by name."""
     if not (isinstance(file, dict) and isinstance(file.get("ebm"), dict) and "training" in file):
         raise UserError("--config is not the run.json of a training run.")
-    config = from_dict(EBMConfig, upgrade_keys(file["ebm"]), "ebm of the record")
-    training = from_dict(TrainingConfig, file["training"], "training of the record")
+    config = from_dict(EBMConfig, upgrade(file["ebm"]), "ebm of the record")
+    training = from_dict(TrainingConfig, upgrade(file["training"]), "training of the record")
     ebm = to_dict(config)
     model = {field.name: ebm[field.name] for field in fields(ModelSettings)}
     model |= {"path": config.path.name, "c": config.path.c}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.config import upgrade_keys
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
 from ebm_app.training.plan import CONSTANT, FREE_ON_RESUME, changes_of
 from ebm_app.training.tasks import Task
@@ -135,8 +134,7 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
         saved.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
-    settings = {kind: upgrade_keys(values) for kind, values in saved.settings.items()}
-    settings = {"data": now.settings["data"], **settings}  # old checkpoints lack the data
+    settings = {"data": now.settings["data"], **saved.settings}  # old checkpoints lack the data
     for kind, current in now.settings.items():
         changes += changes_of(settings.get(kind, {}), current, free)
     if saved.total_batch_size != now.total_batch_size:

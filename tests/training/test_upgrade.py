@@ -1,0 +1,70 @@
+"""Files of an earlier version: ``tests/data/run_of_2026_11_22`` is the run of ``ARGUMENTS`` by the
+first version that wrote checkpoints of format 2, stopped after 3 of its 6 steps."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from conftest import ROOT, error_of
+from runs import weights_of
+
+from ebm_app import EBM
+from ebm_app.training.checkpoint import digests
+from ebm_app.utils.files import write_json
+
+OLD_RUN = ROOT / "tests" / "data" / "run_of_2026_11_22"
+ARGUMENTS = "--dataset digits --block_out_channels 4 --norm_num_groups 2 --input_frequencies 8.5 "
+ARGUMENTS += "--num_nodes 8 --max_train_steps 6 --checkpointing_steps 3 --validation_steps 6 "
+ARGUMENTS += "--validation_images 20 --validation_repeats 1 --num_preview_images 0 "
+ARGUMENTS += "--train_batch_size 4 --lr_warmup_steps 100 --ema_decay 0.999 --device cpu "
+ARGUMENTS += "--resume_from_checkpoint latest --output_dir"
+#: Last loss of the run that the earlier version did not stop, and the sum of |weights|
+LOSS, WEIGHTS = 1.4752906101935164, 313.77606359446054
+#: Log-likelihoods by the earlier version, in nats
+LOG_PROB = [-206.5671910220115, -206.49712311573927, -204.2883033372744, -206.58570777383346]
+
+
+@pytest.fixture
+def run(tmp_path):
+    return shutil.copytree(OLD_RUN, tmp_path / "run")
+
+
+def edit(checkpoint, change):
+    """Change the training settings of a checkpoint, and its digests to match."""
+    path = checkpoint / "state" / "trainer.json"
+    trainer = json.loads(path.read_text())
+    trainer["settings"]["training"] |= change
+    path.write_text(json.dumps(trainer))
+    write_json(checkpoint / "state" / "digests.json", digests(checkpoint))
+
+
+@pytest.mark.process
+def test_older_checkpoint_resumes_as_if_never_stopped(run, script):
+    metrics = script("train/ebm.py").main([*ARGUMENTS.split(), str(run)])
+    assert metrics["steps"] == 6 and metrics["loss"] == pytest.approx(LOSS, rel=1e-6)
+    total = sum(weight.double().abs().sum().item() for weight in weights_of(run).values())
+    assert total == pytest.approx(WEIGHTS, rel=1e-6)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"objective": "ctsm_m"}, "objective was ctsm_m with the gamma deviance"),
+        ({"optimizer": "muon"}, "optimizer was muon, now adam"),
+        ({"adam_weight_decay": 0.5}, "adam_weight_decay was 0.5"),
+    ],
+)
+def test_settings_that_differed_then_are_refused(run, script, change, message):
+    edit(run / "checkpoint-3", change)
+    assert message in error_of(script("train/ebm.py").main, [*ARGUMENTS.split(), str(run)])
+
+
+def test_older_model_scores_as_it_did():
+    ebm = EBM.from_pretrained(OLD_RUN / "checkpoint-3")
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 17, (4, 1, 8, 8), generator=generator) / 16
+    noise = torch.full((1, 4, 1, 8, 8), 0.25)
+    result = ebm.likelihood(images, estimator="time_integral", noise=noise)
+    assert result.log_prob.tolist() == pytest.approx(LOG_PROB, rel=1e-7)
