@@ -254,7 +254,7 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
     """All settings of a training run, the flags of ``train/ebm.py``."""
 
     size: Literal["small", "base", "large"] = setting(
-        "preset of the network, of about 1.5, 36 or 115 million weights", "small"
+        "preset of the network, of about 1, 36 or 115 million weights", "small"
     )
     path: str = setting("linear_vp (alpha_t = t), or vp (the paper's for images)", "linear_vp")
     classes: Literal["none", "all"] = setting("class labels to condition on", "none")

@@ -29,7 +29,7 @@ LATENT: dict[str, Any] = dict(
 ) | dict(dequantisation="uniform", prediction="moments")
 #: Settings of any other data set, compared in docs/results.md ("Recipes")
 IMAGES: dict[str, Any] = (
-    dict(max_train_minutes=60.0, optimizer="muon", train_batch_size=32, learning_rate=2e-3)
+    dict(max_train_minutes=60.0, optimizer="muon", train_batch_size=32, learning_rate=4e-3)
     | dict(dequantisation="truncated_normal", prediction="levels")
     | dict(validation_images=200, validation_repeats=1)
 )
@@ -50,10 +50,10 @@ class Size(NamedTuple):
     training: dict[str, Any] = {}
 
 
-#: About 1.5, 36 and 115 million weights. "base" follows Ho et al. 2020 (arXiv:2006.11239,
+#: About 1, 36 and 115 million weights. "base" follows Ho et al. 2020 (arXiv:2006.11239,
 #: CIFAR-10), "large" Nichol and Dhariwal 2021 (arXiv:2102.09672, ImageNet 64).
 SIZES = {
-    "small": Size((32, 64, 64), 2),
+    "small": Size((32, 64, 64), 1),
     "base": Size((128, 256, 256, 256), 2, range(9, 17), WIDE),
     "large": Size((128, 256, 384, 512), 3, range(7, 17), WIDE),
 }

@@ -89,8 +89,8 @@ def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> tuple[
 
 
 def measure(trainer: Trainer, budget: float) -> Costs:
-    """Measure the times of a run that has not begun, within a small share of ``budget`` seconds,
-    and undo the steps."""
+    """Measure the times of a run that has not begun, and undo the steps. One validation is enough
+    if it takes a large share of ``budget`` seconds."""
     with undone(trainer), tqdm(desc="measure", leave=False, disable=None) as bar:
         for _ in range(WARMUP_STEPS):
             trainer.train_step()
@@ -106,7 +106,9 @@ def measure(trainer: Trainer, budget: float) -> Costs:
         trainer.losses()
         step = (time.perf_counter() - begin) / num
     few, more = FEW_IMAGES
-    validate(trainer, few)  # fills caches
+    first = validate(trainer, few)  # fills caches
+    if first > MEASURED_SHARE * budget:
+        return Costs(step, 0.0, first / few)
     short, long = validate(trainer, few), validate(trainer, more)
     image = max(0.0, long - short) / (more - few)
     return Costs(step, max(0.0, short - few * image) + preview(trainer), image)
