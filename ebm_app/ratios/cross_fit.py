@@ -96,8 +96,9 @@ class CrossFit:
         bound: dict[str, Any] = {}
         if effective >= MIN_EFFECTIVE_ROWS and torch.cat([r0, r1]).std() > 0:
             value, error = donsker_varadhan(r0, r1), self._error(-weights, r1 - r1.mean())
-            low, high = value - HALF_WIDTH * error, max(value, training_bound, 0.0)
-            interval = max(low, 0.0), high + HALF_WIDTH * error
+            # few rows dominate the normaliser, so that its error is skewed
+            low, high = min(value, r1.mean().item()), max(value, training_bound, 0.0)
+            interval = max(low - HALF_WIDTH * error, 0.0), high + HALF_WIDTH * error
             bound = {"value": max(value, 0.0), "stderr": error, "interval": interval}
         return Estimate(
             mean_log_ratio=r1.mean().item(),
@@ -142,10 +143,10 @@ class Estimate:
     Attributes:
         value: Donsker-Varadhan bound on held-out rows, at least 0. stderr: its standard error,
             from the influence of each observation.
-        interval: 95 percent interval of the divergence. It begins 1.96 standard errors below
-            ``value`` and ends as far above the larger of ``value`` and ``training_bound``. These
-            three are None if the normaliser rests on fewer than 30 effective rows, or the log
-            ratio is constant.
+        interval: 95 percent interval of the divergence. It begins 1.96 standard errors below the
+            smaller of ``value`` and ``mean_log_ratio``, and ends as far above the larger of
+            ``value`` and ``training_bound``. These three are None if the normaliser rests on fewer
+            than 30 effective rows, or the log ratio is constant.
         mean_log_ratio: E_{p_1} r before normalisation. It is no bound, and estimates the
             divergence with less noise than ``value``, whose error is mostly of the normaliser.
         training_bound: the bound on training rows by the last step of training, which overfitting
@@ -178,18 +179,18 @@ class Estimate:
             ]
         if self.interval is None:
             return ["The learned log ratio is constant. No bound or interval is reported."]
-        found, half = [], HALF_WIDTH * (self.stderr or 0.0)
+        reasons, half = [], HALF_WIDTH * (self.stderr or 0.0)
         if self.training_bound - (self.value or 0.0) > 2 * half:
-            found.append(
+            reasons.append(
                 f"The bound on training rows, {self.training_bound:.3f} nats, is far above the "
                 "bound on held-out rows. Give more rows or fewer columns."
             )
         if abs(self.normaliser - 1) > max(3 * self.normaliser_stderr, 0.2):
-            found.append(
+            reasons.append(
                 f"The mean ratio over p_0 was {self.normaliser:.3f} instead of 1 before it was "
                 "normalised. Give more rows or train longer."
             )
-        return found
+        return reasons
 
     def figures(self) -> dict[str, Any]:
         """All numbers but those of single rows, and the warnings, for JSON."""

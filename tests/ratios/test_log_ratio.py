@@ -14,6 +14,7 @@ from ebm_app import CTSMRatio, log_density_ratio, mutual_information
 from ebm_app.ratios.classifier import GaussianRatio
 from ebm_app.ratios.cross_fit import CrossFit, Sample
 from ebm_app.ratios.information import InformationFit, normal_scores
+from ebm_app.ratios.pairs import DensityPair, mixture, standard_normal
 from ebm_app.ratios.problems import EXAMPLES
 
 SHORT = {"num_folds": 3, "steps": 100}
@@ -72,6 +73,19 @@ def test_bound_and_error_of_the_exact_ratio():
         errors.append((estimate.value - 0.5) / estimate.stderr)
         assert abs(estimate.normaliser / math.exp(3) - 1) < 5 * estimate.normaliser_stderr
     assert abs(np.mean(errors)) < 0.6 and 0.7 < np.std(errors) < 1.4
+
+
+def test_interval_rarely_begins_above_the_divergence():
+    """In at most 2.5 percent of samples, although few rows dominate the normaliser."""
+    pair = DensityPair(standard_normal(8), mixture([[0.3] * 8], torch.tensor([0.8, 1.2] * 4)))
+    truth = pair.log_ratio(pair.p1.sample(400_000, generator())).mean().item()
+    above = 0
+    for seed in range(100):
+        draws = generator(seed)
+        x0, x1 = (p.sample(1_000, draws).double() for p in (pair.p0, pair.p1))
+        _, estimate = cross_fit(pair.log_ratio, x0, x1)
+        above += estimate.interval[0] > truth
+    assert above <= 2
 
 
 def test_bound_is_below_the_divergence_for_a_wrong_ratio():
