@@ -179,7 +179,8 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
 
 def flatten(file: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run record as fields of ``Settings`` by name."""
-    if not (isinstance(file, dict) and isinstance(file.get("ebm"), dict) and "training" in file):
+    parts = [file.get(key) for key in ("ebm", "training")] if isinstance(file, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts):
         raise UserError("--config is not the run.json of a training run.")
     config = from_dict(EBMConfig, upgrade(file["ebm"]), "ebm of the record")
     training = from_dict(TrainingConfig, upgrade(file["training"]), "training of the record")
