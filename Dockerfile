@@ -1,13 +1,14 @@
-FROM python:3.12-slim
+FROM python:3.12.12-slim-bookworm
 # where pip finds torch; without it the default index, whose wheels bring CUDA
 ARG TORCH_INDEX=""
 RUN useradd --create-home user && mkdir /models
 WORKDIR /app
-COPY pyproject.toml README.md LICENSE ./
+# versions of all packages, by `make lock`
+COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY ebm_app ebm_app
 RUN if [ -n "$TORCH_INDEX" ]; then \
-      pip install --no-cache-dir --index-url "$TORCH_INDEX" torch torchvision; \
-    fi && pip install --no-cache-dir '.[ui]'
+      pip install --no-cache-dir -c constraints.txt --index-url "$TORCH_INDEX" torch torchvision; \
+    fi && pip install --no-cache-dir -c constraints.txt '.[ui]'
 COPY train train
 COPY sample sample
 COPY evaluate evaluate

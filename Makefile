@@ -5,7 +5,7 @@ RUN := runs/digits
 MINUTES ?= 2
 SETUP := .venv/.installed
 
-.PHONY: demo test test-ci test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent card figures studies clean
+.PHONY: demo test test-ci test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent card figures studies lock clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -13,6 +13,15 @@ $(SETUP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
+
+# constraints.txt: the installed versions of what the page needs, for the Dockerfile
+lock: $(SETUP)
+	$(BIN)/python -m pip install --quiet pip-tools
+	mkdir -p build
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//; /@/d' > build/installed.txt
+	$(BIN)/pip-compile --quiet --extra ui --strip-extras --no-annotate --no-header --no-emit-index-url \
+	  --no-emit-find-links --constraint build/installed.txt --output-file build/constraints.txt pyproject.toml
+	sed '/^ebm/d; /^\#/d' build/constraints.txt > constraints.txt
 
 .venv/.docs: $(SETUP)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

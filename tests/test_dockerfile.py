@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 from conftest import ROOT, error_of, free_port
+from packaging.requirements import Requirement
+
+from ebm_app.cli.space import requirements
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
 
@@ -28,3 +31,11 @@ def test_page_in_the_image_requires_a_password(script, monkeypatch):
     monkeypatch.delenv("EBM_AUTH", raising=False)
     main = script(command[0].removeprefix("/app/")).main
     assert "EBM_AUTH" in error_of(main, command[1:])
+
+
+def test_image_pins_its_base_and_all_packages():
+    assert re.search(r"^FROM python:\d+\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.M)
+    assert DOCKERFILE.count("pip install") == DOCKERFILE.count(" -c constraints.txt ") == 2
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
+    for requirement in requirements():
+        assert Requirement(requirement).specifier.contains(pins[Requirement(requirement).name])
