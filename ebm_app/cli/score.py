@@ -9,7 +9,7 @@ of another size, or with other channels or levels than those of the model, are r
 """
 
 import csv
-import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +33,6 @@ from ebm_app.data.pictures import convert_image, read_image
 from ebm_app.ebm import EBM
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
-from ebm_app.utils.files import replace_file
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import standard_error
@@ -71,14 +70,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
                 print(f"skipped: {error}", file=sys.stderr)
                 num_bad += 1
         if images:
-            names = [files[number].relative_to(args.folder).as_posix() for number in images]
-            rows += zip(names, *score(ebm, images, args), strict=True)
+            names = [name_of(files[number], args.folder) for number in images]
+            batch = [*zip(names, *score(ebm, images, args), strict=True)]
+            append_rows(args.output, batch, not rows)
+            rows += batch
     if not rows:
         raise UserError(f"No image of '{args.folder}' could be scored. Choose another folder.")
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows([COLUMNS, *rows])
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(args.output, table.getvalue().encode())
     bits = sum(row[3] for row in rows) / len(rows)
     seen = [row[0] for row in rows if row[4] == "yes"]
     warn_of_training_images(seen, len(rows))
@@ -89,6 +86,22 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "bits_per_dim": bits,
         "trained_on": None if ebm.training_hashes is None else len(seen),
     }
+
+
+def name_of(file: Path, folder: Path) -> str:
+    """Return a path relative to a folder, with bytes that are not UTF-8 as escapes."""
+    return os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")
+
+
+def append_rows(path: Path, rows: Sequence[Sequence[Any]], is_first: bool) -> None:
+    """Append a batch of rows to a table, which the first batch begins in place of an earlier one.
+    An interrupted run keeps the batches before."""
+    if is_first:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # replaces a link, does not follow it
+    with path.open("x" if is_first else "a", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerows([COLUMNS, *rows] if is_first else rows)
 
 
 def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[float | str]]:

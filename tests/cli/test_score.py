@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,3 +37,21 @@ def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
         assert bits == pytest.approx(-float(row["log_prob"]) / (64 * math.log(2)), rel=1e-6)
         assert float(row["stderr"]) > 0 and row["trained_on"] == ""
         assert float(one["bits_per_dim"]) == pytest.approx(bits, rel=1e-5)
+
+
+def test_any_file_name_is_scored_and_rows_are_written_at_once(capsys, tmp_path):
+    folder, output = tmp_path / "images", tmp_path / "scores.csv"
+    folder.mkdir()
+    save_picture(folder / "a.png", np.zeros((8, 8)))
+    (folder / "a.png").rename(Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xe9.png")))
+    save_picture(folder / "b.png", np.zeros((8, 8)))
+    flags = ["digits", folder, "--round_levels", "--device", "cpu", "--repeats", 2]
+    flags += ["--estimator", "time_integral", "--batch_size", 1, "--output", output]
+    assert call(score, *flags) == 0
+    names = [row["file"] for row in csv.DictReader(output.open(encoding="utf-8"))]
+    assert sorted(names) == ["\\xff\\xe9.png", "b.png"]
+    (folder / "z.png").write_text("no image")
+    (folder / "b.png").rename(folder / "0.png")
+    assert call(score, *flags) == 2 and "z.png" in capsys.readouterr().err
+    names = [row["file"] for row in csv.DictReader(output.open(encoding="utf-8"))]
+    assert names[0] == "0.png"
