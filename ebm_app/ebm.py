@@ -45,11 +45,16 @@ class EBM(DensityModel):
     """
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike,
+        device: str = "cpu",
+        allow_edited_config: bool = False,
+    ) -> Self:
         folder = find_folder(name_or_path)
         if (folder / PIPELINE_FILE).is_file():
             return cls.from_diffusers(folder, device)
-        return super().from_pretrained(folder, device)
+        return super().from_pretrained(folder, device, allow_edited_config)
 
     @classmethod
     def from_diffusers(cls, pipeline: Any, device: str = "cpu", num_levels: int = 256) -> Self:

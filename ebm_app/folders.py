@@ -1,9 +1,12 @@
 """Model folders: config.json and model.safetensors, by path, bundled name or hub id."""
 
+import hashlib
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -11,7 +14,7 @@ from ebm_app.config import FORMAT_VERSION
 from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument, from_dict
-from ebm_app.utils.files import read_json, read_tensor_info, read_tensors
+from ebm_app.utils.files import read_json, read_metadata, read_tensor_info, read_tensors
 
 #: Kinds of model; a config.json without a kind is of the first.
 ENERGY_MODEL, FLOW = "energy model", "flow"
@@ -21,6 +24,8 @@ HASHES_FILE = "training_images.safetensors"
 #: Index of a diffusers pipeline, and patterns of the files that are downloaded.
 PIPELINE_FILE = "model_index.json"
 PIPELINE_FILES = [PIPELINE_FILE, "unet/*.json", "unet/*.safetensors", "scheduler/*.json"]
+#: Key of the configuration's digest in the metadata of a weights file
+DIGEST = "config_sha256"
 #: Dtypes of weights, as safetensors names them.
 FLOATS = ("F64", "F32", "F16", "BF16")
 BUNDLED = Path(__file__).parent / "pretrained"
@@ -49,6 +54,27 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
         raise UserError(f"Expected a folder with a model of kind {kind}, got {shorten(found)}.")
     keys = [item.name for item in fields(cls)]
     return from_dict(cls, upgrade(data, keys), str(folder / CONFIG_FILE))
+
+
+def config_digest(data: Mapping[str, Any]) -> str:
+    """Return the SHA-256 digest of the data of a config.json, whatever its order and layout."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def check_digest(folder: Path) -> None:
+    """Compare config.json with the digest in the weights file. Files of earlier versions have
+    none.
+
+    Raises:
+        UserError: if the configuration was edited after the weights were saved.
+    """
+    saved = read_metadata(folder / WEIGHTS_FILE).get(DIGEST)
+    if saved is not None and saved != config_digest(read_json(folder / CONFIG_FILE)):
+        raise UserError(
+            f"{folder / CONFIG_FILE} is not the one that was saved with {WEIGHTS_FILE}, so "
+            "likelihoods may be wrong. Restore it; or, if the change is intended, load the model "
+            "with from_pretrained(folder, allow_edited_config=True) and save it again."
+        )
 
 
 def find_folder(name_or_path: str | os.PathLike) -> Path:

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from ebm_app.data.lazy import image_hashes
 from ebm_app.folders import (
     CONFIG_FILE,
+    DIGEST,
     HASHES_FILE,
     WEIGHTS_FILE,
+    check_digest,
     check_weights,
+    config_digest,
     find_folder,
     first_line,
     load_weights,
@@ -115,16 +118,25 @@ class PretrainedModel(nn.Module):
         return (x if isinstance(x, Tensor) else values).to(self.device)
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike,
+        device: str = "cpu",
+        allow_edited_config: bool = False,
+    ) -> Self:
         """Load a model from a folder, by a bundled name, or from the Hugging Face hub by its id.
 
         >>> from ebm_app import EBM
         >>> EBM.from_pretrained("digits").config.image_shape
         (1, 8, 8)
 
+        Args:
+            allow_edited_config: load a model whose config.json was edited after it was saved.
+
         Raises:
             UserError: for a missing or incomplete folder, damaged weights, weights that are not
-                finite or do not match the configuration, and another kind or version of model.
+                finite or do not match the configuration, an edited configuration, and another kind
+                or version of model.
         """
         folder = find_folder(name_or_path)
         try:
@@ -134,6 +146,8 @@ class PretrainedModel(nn.Module):
                 f"Unknown device {shorten(repr(device))}. Use cpu, or cuda if available."
             ) from None
         config = read_config(cls.config_class, folder, cls.kind)
+        if not allow_edited_config:
+            check_digest(folder)
         with torch.device("meta"):  # names and shapes only, so a wrong file allocates nothing
             check_weights(cls(config), folder / WEIGHTS_FILE)
         with initial_weights(0):  # leaves the global random state unchanged
@@ -147,12 +161,13 @@ class PretrainedModel(nn.Module):
         known, each atomically."""
         folder = Path(check_argument(str | os.PathLike, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(folder / WEIGHTS_FILE, self.state_dict())
+        data = {"kind": self.kind, **to_dict(self.config)}
+        write_tensors(folder / WEIGHTS_FILE, self.state_dict(), {DIGEST: config_digest(data)})
         if self.training_hashes is None:
             (folder / HASHES_FILE).unlink(missing_ok=True)
         else:
             write_tensors(folder / HASHES_FILE, {"hashes": self.training_hashes})
-        write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})
+        write_json(folder / CONFIG_FILE, data)
 
     def log_prob(self, images: Tensor, **options: Any) -> Tensor:
         """Return the log-likelihood of quantised images in nats: (B, C, H, W) -> (B,).

@@ -126,12 +126,21 @@ def read_tensor_info(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
         return {name: (x.get_dtype(), tuple(x.get_shape())) for name, x in slices.items()}
 
 
-def write_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read the metadata in the header of a safetensors file."""
+    open_file(path).close()
+    with report_damage(path), safe_open(path, "np") as file:
+        return file.metadata() or {}
+
+
+def write_tensors(
+    path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None
+) -> None:
     """Write a safetensors file atomically, with the usual permissions."""
     from safetensors.torch import save  # imports torch, which takes seconds
 
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    replace_file(path, save(ready))
+    replace_file(path, save(ready, metadata))
 
 
 def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:

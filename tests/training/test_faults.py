@@ -60,7 +60,7 @@ def error_in(call):
 
 def load(model):
     kind, folder = model
-    return error_in(lambda: kind.from_pretrained(folder))
+    return error_in(lambda: kind.from_pretrained(folder, allow_edited_config=True))
 
 
 def places(data, path=()):
@@ -117,3 +117,18 @@ def test_damaged_weights_are_refused(model, damage):
     assert load(model)
     save_file({key: value for key, value in weights.items() if key != name}, file)
     assert name in load(model)
+
+
+@pytest.mark.parametrize("change", [{"num_levels": 16}, {"dataset": "other"}])
+def test_edited_config_is_refused_unless_allowed(model, change):
+    kind, folder = model
+    path = folder / "config.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(data.items()))))  # the order does not matter
+    kind.from_pretrained(folder)
+    path.write_text(json.dumps({**data, **change}))
+    error = error_in(lambda: kind.from_pretrained(folder))
+    assert "config.json" in error and "allow_edited_config" in error
+    kind.from_pretrained(folder, allow_edited_config=True).save_pretrained(folder)
+    (name,) = change
+    assert getattr(kind.from_pretrained(folder).config, name) == change[name]
