@@ -208,8 +208,8 @@ def browser():
 @pytest.fixture
 def visit(browser, address):
     """Return a function that opens the page in a new window. Fails if the page made an external
-    request."""
-    contexts, hosts = [], set()
+    request, or one that its security policy refused."""
+    contexts, hosts, refused = [], set(), []
 
     def visit(width=1280, theme="light"):
         context = browser.new_context(viewport={"width": width, "height": 900})
@@ -217,6 +217,7 @@ def visit(browser, address):
         context.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
         context.request.post(f"{address}login", form=LOGIN)
         page = context.new_page()
+        page.on("console", lambda line: "Security Policy" in line.text and refused.append(line))
         page.goto(f"{address}?__theme={theme}")
         page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=60_000)
         return page
@@ -225,3 +226,4 @@ def visit(browser, address):
     for context in contexts:
         context.close()
     assert hosts - {None} == {"127.0.0.1"}  # None: data URLs
+    assert [line.text for line in refused] == []

@@ -25,9 +25,11 @@ APP = '''"""Web page of ebm_app on a Hugging Face Space."""
 
 from ebm_app.web.app import build_app
 from ebm_app.web.models import Models, find_models
-from ebm_app.web.server import CSS
+from ebm_app.web.server import CSS, SecurityHeaders
+from starlette.middleware import Middleware
 
-build_app(Models(find_models({model!r}, None))).launch(css=CSS)
+app = build_app(Models(find_models({model!r}, None)))
+app.launch(css=CSS, app_kwargs={{"middleware": [Middleware(SecurityHeaders)]}})
 '''
 CARD = """---
 title: Energy-based model of images

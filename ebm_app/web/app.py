@@ -1,15 +1,52 @@
 """Page with a model selector and one tab per task."""
 
+import logging
+import traceback
 from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
+from ebm_app.utils.errors import UserError, shorten
+
 from . import complete, diagnostics, generate, information, score, toy
 from .models import Models, title_of
-from .runs import AT_ONCE
+from .runs import AT_ONCE, FAILED
 
 #: Seconds: uploaded and generated files are deleted at this age, and checked at this interval
 FILE_LIFETIME = 3600
+
+
+#: Folder of this package
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+class Page(gr.Blocks):
+    """Blocks whose errors are one sentence for the caller, also if gradio refuses the call."""
+
+    async def process_api(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            return await super().process_api(*args, **kwargs)
+        except gr.Error:
+            raise
+        except Exception as error:
+            message = escape(describe_failure(error), quote=False)
+            raise gr.Error(message, print_exception=False) from None
+
+
+def describe_failure(error: Exception) -> str:
+    """Return the message of a failed call. A malformed call is logged in one line, an error in
+    this package with its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without ``process_api`` itself
+    if isinstance(error, UserError):
+        return str(error)
+    if any(PACKAGE in Path(frame.filename).parents for frame in frames):
+        logging.getLogger(__name__).error("error in a call", exc_info=error)
+        return FAILED
+    logging.getLogger(__name__).warning("malformed call: %s", shorten(error))
+    return f"Malformed call: {shorten(error)}"
 
 
 def build_app(models: Models, seed: int = 0) -> gr.Blocks:
@@ -20,7 +57,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         seed: initial value of the seed boxes.
     """
     cache = (FILE_LIFETIME, FILE_LIFETIME)
-    with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
+    with Page(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
         gr.Markdown("# ebm_app\nGenerate digits, detect unusual images, and learn density ratios.")
         with gr.Column() as selector:
             titles = [(title_of(name, path), name) for name, path in models.folders.items()]

@@ -1,5 +1,6 @@
 """Diagnostics tab: facts, training curves and recorded self-test of a model."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,18 @@ from ebm_app.utils.files import read_json, report_damage
 from .models import Models, dataset_name, hide_path
 from .runs import AT_ONCE, handler
 from .shared import plot_box
+
+#: Characters that Markdown, HTML or an automatic link could use
+MARKUP = re.compile(r"[\\`*_{}\[\]()<>#!|~/$&@\"']|\.(?=[^\W\d])")
+
+
+def as_text(value: Any) -> str:
+    """Return a value of a record as Markdown that shows its characters on one line.
+
+    >>> as_text("![](//host)")
+    '&#33;&#91;&#93;&#40;&#47;&#47;host&#41;'
+    """
+    return MARKUP.sub(lambda match: f"&#{ord(match[0])};", " ".join(str(value).split()))
 
 
 def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str, Any]]:
@@ -37,7 +50,7 @@ def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str,
     with hide_path(folder, name):
         metrics = read_metrics(run / METRICS_FILE)
         facts |= run_facts(run) | self_test_facts(folder)
-    table = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
+    table = "\n".join(f"| {key} | {as_text(value)} |" for key, value in facts.items())
     return table, training_figure(metrics) if metrics else None, config
 
 
@@ -86,7 +99,7 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab) -> None:
         try:
             return model_card(models, name)
         except UserError as error:
-            return str(error), None, None
+            return as_text(error), None, None
 
     gr.on(
         [tab.select, model.change], handler(show_card), model, [facts, curves, config], **AT_ONCE

@@ -1,12 +1,17 @@
-"""Server of the page: access control, upload limits and style."""
+"""Server of the page: access control, security headers, upload limits and style."""
 
+import logging
 import os
+import time
 from collections.abc import Sequence
 
 import gradio as gr
 from PIL import Image
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebm_app.utils.errors import UserError
 
@@ -18,6 +23,18 @@ MAX_SESSIONS = 256
 #: Max upload size, and max pixels of an uploaded image, since a small file can decode to a huge
 #: image
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
+#: Wrong passwords of an address that cost no delay, and the max delay in seconds
+FREE_ATTEMPTS, MAX_DELAY = 3, 60
+#: Max addresses whose wrong passwords are remembered
+MAX_ADDRESSES = 10_000
+#: The page loads nothing from other hosts. Gradio needs eval, inline scripts and inline styles,
+#: and shows images and plots as blob: and data: URLs.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' blob: data:; font-src 'self' data:; worker-src 'self' blob:; "
+    "connect-src 'self' blob: data:; object-src 'none'; base-uri 'self'; form-action 'self'"
+)
 CSS = """
 /* scale small images up to the frame without interpolation */
 .pixels img { image-rendering: pixelated; object-fit: contain !important; }
@@ -41,6 +58,64 @@ CSS = """
   color: var(--primary-700);
 }
 """
+
+
+class SecurityHeaders:
+    """ASGI middleware that sends ``CONTENT_SECURITY_POLICY`` with every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+                headers["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+class LoginDelay:
+    """ASGI middleware that delays logins of an address after wrong passwords.
+
+    After ``FREE_ATTEMPTS`` wrong passwords the address must wait 1 second, then 2, 4, ... up to
+    ``MAX_DELAY``. Logins before that are refused with code 429. Every wrong password is logged.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        #: Address -> number of wrong passwords, and the time of the next login
+        self.attempts: dict[str, tuple[int, float]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").rstrip("/")
+        if scope["type"] != "http" or scope["method"] != "POST" or not path.endswith("/login"):
+            return await self.app(scope, receive, send)
+        address = (scope.get("client") or ("unknown",))[0]
+        count, begin = self.attempts.pop(address, (0, 0.0))
+        if (wait := begin - time.monotonic()) > 0:
+            self.attempts[address] = count, begin
+            text = f"Too many wrong passwords. Try again in {wait:.0f} seconds."
+            headers = {"Retry-After": f"{wait:.0f}"}
+            return await JSONResponse({"detail": text}, 429, headers)(scope, receive, send)
+        # counted before the answer, so that simultaneous logins are delayed too
+        delay = min(2 ** (count - FREE_ATTEMPTS), MAX_DELAY) if count >= FREE_ATTEMPTS else 0
+        self.attempts[address] = count + 1, time.monotonic() + delay
+        while len(self.attempts) > MAX_ADDRESSES:
+            del self.attempts[next(iter(self.attempts))]
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if message["status"] == 200:
+                    self.attempts.pop(address, None)
+                elif message["status"] == 400:
+                    text = "Wrong password %d from %s; next login in %d s"
+                    logging.getLogger(__name__).warning(text, count + 1, address, delay)
+            await send(message)
+
+        await self.app(scope, receive, watch)
 
 
 def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
@@ -113,7 +188,11 @@ def serve(
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={
-                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts])]
+                "middleware": [
+                    Middleware(SecurityHeaders),
+                    Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts]),
+                    Middleware(LoginDelay),
+                ]
             },
         )
     except (OSError, OverflowError):

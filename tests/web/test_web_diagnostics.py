@@ -1,6 +1,8 @@
 """Diagnostics tab: facts about a model."""
 
+import html
 import json
+import re
 
 import pytest
 from conftest import GREY, error_of
@@ -64,3 +66,24 @@ def test_errors_hide_the_folders_of_the_server(run, tmp_path):
     message = error_of(diagnostics.model_card, run, "run")
     assert "run/model.safetensors" in message and str(tmp_path) not in message
     assert "model" in error_of(diagnostics.model_card, run, "../run")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "![image](http://evil.example/a.png)",
+        "![image][1]\n\n[1]: //evil.example/a.png",
+        "<img src=//evil.example/a.png>",
+        "[link](http://evil.example)",
+        "www.evil.example",
+        "a | b",
+    ],
+)
+def test_recorded_values_are_shown_as_text(run, tmp_path, value):
+    record = {"started": value, "settings": {}, "figures": None}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    facts, *_ = diagnostics.model_card(run, "run")
+    (line,) = [line for line in facts.splitlines() if line.startswith("| trained |")]
+    shown = line.removeprefix("| trained | ").removesuffix(" |")
+    assert not re.search(r"[<>\[\]()!|/@]|www\.", shown)
+    assert html.unescape(shown) == " ".join(value.split())
