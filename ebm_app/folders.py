@@ -1,7 +1,6 @@
 """Model folders: config.json and model.safetensors, by path, bundled name or hub id."""
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -14,7 +13,7 @@ from ebm_app.config import FORMAT_VERSION
 from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument, from_dict
-from ebm_app.utils.files import read_json, read_metadata, read_tensor_info, read_tensors
+from ebm_app.utils.files import read_json, read_metadata, read_tensor_info, read_tensors, to_json
 
 #: Kinds of model; a config.json without a kind is of the first.
 ENERGY_MODEL, FLOW = "energy model", "flow"
@@ -58,7 +57,7 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
 
 def config_digest(data: Mapping[str, Any]) -> str:
     """Return the SHA-256 digest of the data of a config.json, whatever its order and layout."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(to_json(data, sort_keys=True).encode()).hexdigest()
 
 
 def check_digest(folder: Path) -> None:

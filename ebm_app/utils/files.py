@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+#: Escape of a byte that is not UTF-8, which JSON readers refuse; not the second half of a pair
+LONE_SURROGATE = re.compile(r"(?<!\\)(?<!\\ud[89ab]..)\\(udc[89a-f].)")
 JSON_OBJECT = TypeAdapter(dict[str, JsonValue], config=STRICT)
 
 
@@ -96,6 +99,18 @@ def read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a JSON object: {describe_errors(error)}.") from None
 
 
+def to_json(data: Mapping[str, Any], **options: Any) -> str:
+    r"""Return JSON text. Bytes of a file name that are not UTF-8 become text such as ``\udcff``.
+
+    Args:
+        options: arguments of ``json.dumps``.
+
+    Raises:
+        ValueError: for numbers that are not finite, if ``allow_nan`` is False.
+    """
+    return LONE_SURROGATE.sub(r"\\\\\1", json.dumps(data, **options))
+
+
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write a JSON object, indented, atomically.
 
@@ -103,7 +118,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
         UserError: for numbers that are not finite, which JSON has not.
     """
     try:
-        text = json.dumps(data, indent=2, allow_nan=False)
+        text = to_json(data, indent=2, allow_nan=False)
     except ValueError as error:
         raise UserError(f"Cannot write {path}: {error}.") from None
     replace_file(path, (text + "\n").encode())

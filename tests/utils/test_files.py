@@ -97,3 +97,10 @@ def test_run_survives_a_lost_terminal(monkeypatch, capsys, lost):
             if stream is not None:
                 stream.close()
     assert len(done) == 2 and "in the record" in capsys.readouterr().err
+
+
+def test_record_holds_names_that_are_not_utf8(tmp_path):
+    names = [os.fsdecode(b"\xff\xe9"), "é", "\U0001f600", "\U0001fcff", r"\udcff"]
+    write_json(tmp_path / "record.json", {"names": names})
+    expected = [r"\udcff\udce9", *names[1:]]
+    assert read_json(tmp_path / "record.json") == {"names": expected}
