@@ -35,13 +35,13 @@ class KnownPixels:
     correct weights only if the intermediate distributions are close to the exact p_t(x | y).
 
     Args:
-        model: of all pixels. known: y (B, *), read where ``mask`` (B, *) is true.
+        model: model of all pixels. known: y (B, *), used where ``mask`` (B, *) is true.
 
     Source: moment-matching guidance of Rozet et al. 2024, arXiv:2405.13712, with the diagonal of
     its covariance and an accept step.
     """
 
-    #: s, which bounds the curvature of the likelihood where the network is certain of a pixel
+    #: s, which bounds the curvature of the likelihood where the predicted variance is near 0
     slack = 0.1
 
     def __init__(self, model: SteinScore, known: Tensor, mask: Tensor) -> None:

@@ -122,7 +122,9 @@ class ModelSettings:
     net_input: str = advanced(
         "input of the network in a latent space: u (the latent point), x (its image)", "u"
     )
-    dequantisation: str = setting("of grey levels: uniform, truncated_normal, decoder", "uniform")
+    dequantisation: str = setting(
+        "density of a grey level's cell: uniform, truncated_normal, decoder", "uniform"
+    )
     eps: Margin = advanced("margin of the times at t = 1", 5e-7)
     network: str = advanced("kind of network: unet", "unet")
     prediction: str = advanced(
@@ -167,14 +169,14 @@ class EBMConfig(ModelSettings):
 class LoopConfig:
     """Settings of every training. Steps are optimizer steps; batch sizes are per process.
 
-    The length of a run is its number of steps or of minutes. Settings that are None by default
+    The length of a run is given in steps or in minutes. Settings that are None by default
     follow from the number of steps, see ``ebm_app.training.plan.complete``.
     """
 
     max_train_steps: PositiveInt | None = setting("optimizer steps", None)
     max_train_minutes: Positive | None = setting(
-        "minutes of training with validation, in place of steps: the speed of the first steps "
-        "decides their number",
+        "minutes of training and validation, instead of a number of steps, which is computed "
+        "from the speed of the first ones",
         None,
     )
     train_batch_size: BatchSize = setting("images per batch and process", 128)
@@ -183,7 +185,7 @@ class LoopConfig:
     learning_rate: NonNegative = setting("peak learning rate", 2e-3)
     lr_scheduler: str = advanced("cosine or constant_with_warmup", "cosine")
     lr_warmup_steps: Count | None = advanced(
-        "steps of linear warm-up of the learning rate; a tenth of the run if not given, at most "
+        "steps of linear warm-up of the learning rate; if not given, a tenth of the run, at most "
         "100",
         None,
     )
@@ -191,12 +193,12 @@ class LoopConfig:
     adam_weight_decay: NonNegative = advanced("decoupled weight decay", 0.0)
     max_grad_norm: Positive = advanced("norm to which gradients are clipped", 100.0)
     ema_decay: Share | None = advanced(
-        "decay of the averaged weights, which are saved; 1 - 10 / steps if not given, at most "
+        "decay of the averaged weights, which are saved; if not given, 1 - 10 / steps, at most "
         "0.9999",
         None,
     )
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
-        "precision of the network: auto is bf16 if the device has it, no is float32", "auto"
+        "precision: auto (bf16 if the device supports it), no (float32), bf16, fp16", "auto"
     )
     compile: Literal["inductor", "aot_eager", "eager"] | None = advanced(
         "backend of torch.compile for the training step", None
@@ -213,13 +215,15 @@ class LoopConfig:
         "steps between validations; a tenth of the run if not given", None
     )
     validation_images: AtLeastTwo = advanced(
-        "max validation images; fewer if one validation takes a twentieth of --max_train_minutes",
+        "max validation images; fewer if a validation would exceed 1/20 of --max_train_minutes",
         1000,
     )
     validation_repeats: Draws = advanced("dequantisation draws per validation image", 4)
     num_preview_images: Count = advanced("images sampled at each validation; 0 for none", 16)
     logging_steps: PositiveInt = advanced("steps between lines of metrics.jsonl", 10)
-    report_to: str = advanced("jsonl, or also a tracker of accelerate by name, or all", "jsonl")
+    report_to: str = advanced(
+        "jsonl (the file only), a tracker of accelerate by name, or all", "jsonl"
+    )
     seed: Seed = setting("seed of weights, batches and noise", 0)
 
 

@@ -29,7 +29,7 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, check_argument
 from ebm_app.utils.registry import build, make
 
-#: Max elements of the images of one call of ``sample``, and of one batch.
+#: Max elements (images times pixels) drawn by one call of ``sample``, and in one batch.
 MAX_DRAWN, MAX_BATCH_DRAWN = 2**24, 2**20
 #: Max images per batch of ``classify``; the network sees about ten times as many points.
 MAX_CLASSIFIED = 50
@@ -111,7 +111,7 @@ class EBM(DensityModel):
                 are averaged; by default ``repeats`` draws.
             seed: seed of the noise drawn here and of the estimator.
             labels: class labels (B,), for log P(image | label) of a class-conditional model.
-            batch_size: images per batch; by default as many as have 2^17 elements. It changes
+            batch_size: images per batch; by default as many as fit in 2^17 elements. It changes
                 results by rounding only, except the step sizes of ``probability_flow``.
 
         Raises:
@@ -190,7 +190,7 @@ class EBM(DensityModel):
                 turn, or "random".
             guidance: see ``LabelledModel``; 1 samples p(x | label), larger values give clearer and
                 less varied images.
-            batch_size: images per batch; by default as many as have 2^20 elements. The initial
+            batch_size: images per batch; by default as many as fit in 2^20 elements. The initial
                 noise does not depend on it, further noise of the sampler does.
 
         Raises:

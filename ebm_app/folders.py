@@ -56,7 +56,7 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
 
 
 def config_digest(data: Mapping[str, Any]) -> str:
-    """Return the SHA-256 digest of the data of a config.json, whatever its order and layout."""
+    """Return the SHA-256 digest of the data of a config.json, independent of order and layout."""
     return hashlib.sha256(to_json(data, sort_keys=True).encode()).hexdigest()
 
 
@@ -70,8 +70,8 @@ def check_digest(folder: Path) -> None:
     saved = read_metadata(folder / WEIGHTS_FILE).get(DIGEST)
     if saved is not None and saved != config_digest(read_json(folder / CONFIG_FILE)):
         raise UserError(
-            f"{folder / CONFIG_FILE} is not the one that was saved with {WEIGHTS_FILE}, so "
-            "likelihoods may be wrong. Restore it; or, if the change is intended, load the model "
+            f"{folder / CONFIG_FILE} was changed after it was saved with {WEIGHTS_FILE}, so "
+            "likelihoods may be wrong. Restore it. If the change is intended, load the model "
             "with from_pretrained(folder, allow_edited_config=True) and save it again."
         )
 

@@ -103,7 +103,8 @@ class PretrainedModel(nn.Module):
         return torch.isin(image_hashes(levels), self.training_hashes)
 
     def points(self, x: Any) -> Tensor:
-        """Return points (B, C, H, W), a tensor, an array or lists, on the model's device.
+        """Convert points (B, C, H, W), a tensor, an array or lists, to a tensor on the model's
+        device.
 
         Raises:
             UserError: for points of another shape or dtype.
@@ -148,7 +149,8 @@ class PretrainedModel(nn.Module):
         config = read_config(cls.config_class, folder, cls.kind)
         if not allow_edited_config:
             check_digest(folder)
-        with torch.device("meta"):  # names and shapes only, so a wrong file allocates nothing
+        # compare names and shapes on the meta device before allocating weights
+        with torch.device("meta"):
             check_weights(cls(config), folder / WEIGHTS_FILE)
         with initial_weights(0):  # leaves the global random state unchanged
             model = cls(config)
@@ -157,8 +159,8 @@ class PretrainedModel(nn.Module):
         return model.to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write config.json, model.safetensors and the hashes of the training images, if they are
-        known, each atomically."""
+        """Write config.json, model.safetensors and, if known, the hashes of the training images,
+        each atomically."""
         folder = Path(check_argument(str | os.PathLike, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
         data = {"kind": self.kind, **to_dict(self.config)}

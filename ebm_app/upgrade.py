@@ -16,8 +16,8 @@ ADDED: dict[str, Any] = {
     "early": None,
     "calibration": None,
 }
-#: Keys of files of earlier versions, and their new names; the value of a key without a new name
-#: was always empty.
+#: Keys of files of earlier versions, and their new names; a key without a new name always had an
+#: empty value.
 OLD_KEYS = {
     "residual": "calibration",
     "palette": None,

@@ -37,7 +37,7 @@ from ebm_app.utils.fields import PositiveInt, Steps, configuration, setting
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import sum_except_batch
 
-#: Pilot chains, their further transitions per temperature, and the temperatures where they move
+#: Pilot chains, their extra transitions per temperature, and the temperatures with transitions
 NUM_PILOT, PILOT_STEPS, PILOT_TEMPERATURES = 4, 3, 100
 #: Target acceptance: chains that hardly move increase the variance of log w
 ACCEPTANCE = 0.9
@@ -123,8 +123,8 @@ class Chains:
         return ends._replace(log_weight=-ends.log_weight)
 
     def _tune(self) -> None:
-        """Set each step size to the median over pilot chains, which adapt a scale each. The median
-        is robust to chains that are stuck."""
+        """Set each step size to the median over pilot chains, each of which adapts its own scale.
+        The median is robust to chains that are stuck."""
         count = self.settings.steps_per_temperature + PILOT_STEPS
         follow = partial(adapt, target=ACCEPTANCE, growth=GROWTH)
         stride = math.ceil(len(self.targets) / PILOT_TEMPERATURES)
@@ -189,8 +189,8 @@ class Chains:
 
 
 class LogZResult(NamedTuple):
-    """An estimate of log Z and the mean acceptance probability of its chains; for a method with
-    both directions also the estimates from forward and from reverse chains alone."""
+    """Estimate of log Z and mean acceptance probability of its chains. Methods that run chains in
+    both directions also give the estimates from ``forward`` and from ``reverse`` chains alone."""
 
     estimate: LogZ
     acceptance: float
@@ -233,7 +233,8 @@ def two_sided(chains: Chains, num_chains: int) -> LogZResult:
 
 
 class Method(NamedTuple):
-    """The moves of the chains, and the estimate from chains and their number."""
+    """Builder of the moves between temperatures, and estimator of log Z from chains and their
+    number."""
 
     moves: Moves
     estimate: Callable[[Chains, int], LogZResult]

@@ -134,7 +134,7 @@ def bennett(forward: Tensor, reverse: Tensor, start_log_weight: Tensor | None = 
     Returns:
         The estimate, whose ``ess`` is the smaller of the two directions.
     """
-    from scipy.optimize.elementwise import find_root  # slow import (0.5 s)
+    from scipy.optimize.elementwise import find_root  # takes half a second to import
 
     start = torch.zeros_like(reverse) if start_log_weight is None else start_log_weight
     forward, reverse, start = forward.double(), reverse.double(), start.double()

@@ -120,7 +120,8 @@ class AnomalyDetector:
             known_text = "" if known is None else " that the model was not trained on"
             raise UserError(
                 f"Expected at least {MIN_IMAGES} distinct images{known_text} to fit a detector, "
-                f"got {len(images)} among {len(levels)} images, {int(is_first.sum())} distinct."
+                f"got {len(images)}: {int(is_first.sum())} of {len(levels)} images are distinct. "
+                "Add images."
             )
         features = extract_features(self.model, images)
         half, three_quarters = len(images) // 2, 3 * len(images) // 4
@@ -146,7 +147,8 @@ class AnomalyDetector:
         return self.examine(images).p_value
 
     def decision_function(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
-        """Return scores (B,) minus the threshold of a false-alarm rate: negative for unusual."""
+        """Return scores (B,) minus the threshold of a false-alarm rate, negative for unusual
+        images."""
         return self.score_samples(images) - self.threshold(false_alarm_rate)
 
     def predict(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:

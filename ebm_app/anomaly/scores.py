@@ -95,7 +95,7 @@ def check_finite(values: Tensor, kind: str) -> None:
     if is_bad.any():
         raise UserError(
             f"The {kind} of {int(is_bad.sum())} of {len(values)} images are not finite, the first "
-            f"of image {int(is_bad.nonzero()[0])}. Use a model whose training has not diverged."
+            f"at index {int(is_bad.nonzero()[0])}. Use a model whose training has not diverged."
         )
 
 

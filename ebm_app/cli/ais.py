@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def figures_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[str, Any]:
-    """Return the figures of a method: log Z, and the bits per dim that it normalises."""
+    """Return the figures of a method: log Z, and the bits per dim normalised by it."""
     estimate, scale = result.estimate, num_dims * log(2)
     figures = {
         **estimate._asdict(),

@@ -3,8 +3,8 @@
 python evaluate/bpd.py digits --estimator all
 python evaluate/bpd.py digits --estimator probability_flow --estimator_args num_steps=40
 
-The first table has the mean over images, its standard error (stderr), the part of that error which
-the estimator makes (numerical_error), and the estimator's error for one image (image_error). The
+The first table has the mean over images, its standard error (stderr), the part of that error that
+the estimator causes (numerical_error), and the estimator's error for one image (image_error). The
 second table has the differences between estimators, which measure the error of the model.
 """
 
@@ -40,7 +40,7 @@ class Arguments(HeldOutFlags):
 
     estimator: tuple[str, ...] = setting(
         "estimators of log p; defaults to elbo, or to time_integral for a model without a Stein "
-        "head. The figures of the first estimator lead the output. "
+        "head. The JSON output reports the first estimator at its top level. "
         f"{describe(ESTIMATORS)}; {ALL}: all that support the model",
         (),
     )

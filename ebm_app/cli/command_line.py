@@ -64,7 +64,7 @@ class ModelFlag:
 
 @configuration(kw_only=True)
 class ConversionFlags:
-    """Conversions of image files to the form that a model takes, applied only if set."""
+    """Flags that allow conversions of image files to the size, channels and levels of a model."""
 
     resize: bool = setting("crop images at the centre and resize them for the model", False)
     grayscale: bool = setting("convert colour images to grey for a model of grey images", False)
@@ -120,8 +120,8 @@ def parse(
 
 
 def _flags(kind: type, hide_advanced: bool, first: Sequence[str]) -> type:
-    """Return a dataclass of the flags of ``kind`` that does not check ranges, so that ``kind``
-    reports values out of range in its own words."""
+    """Return a dataclass of the flags of ``kind`` without checks of ranges, so that ``kind``
+    itself reports values out of range."""
     hints = get_type_hints(kind, include_extras=True)
     rank = {name: index for index, name in enumerate(first)}
     shown = [

@@ -30,7 +30,9 @@ class ImageFlags(CommonFlags, ConversionFlags, ModelFlag):
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("download a missing data set", False)
     split: Split = setting("train, validation or test", "test")
-    limit: AtLeastTwo | None = setting("number of images, from the first; all if not given", None)
+    limit: AtLeastTwo | None = setting(
+        "number of images to evaluate, the first ones; all if not given", None
+    )
 
 
 @configuration(kw_only=True)
@@ -113,7 +115,7 @@ def held_out(args: ImageFlags, ebm: EBM) -> HeldOut:
 
 
 def warn_of_training_images(names: Sequence[str] | None, num: int) -> None:
-    """Print the names of the images, of ``num``, that the model was trained on; at most ten."""
+    """Warn that the model was trained on these of ``num`` images, and name at most ten."""
     if names:
         more = f" and {len(names) - 10} more" if len(names) > 10 else ""
         print(

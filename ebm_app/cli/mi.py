@@ -16,7 +16,7 @@ from ebm_app.utils.fields import Seed, Steps, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.registry import choose
 
-#: Test points, half of them of p(x, y), and learning rate for the Gaussians
+#: For the Gaussians: test points, half of them drawn from p(x, y), and learning rate
 NUM_POINTS, LEARNING_RATE = 10_000, 1e-3
 
 
@@ -25,12 +25,12 @@ class PairFlags:
     """Flags of an estimate from paired rows."""
 
     x: str | None = setting("rows of X: .npy, (N,) or (N, dx), or .csv with a header", None)
-    y: str | None = setting("rows of Y, as many, in the same or another file", None)
+    y: str | None = setting("rows of Y, one for each row of X; may be the same .csv file", None)
     x_columns: tuple[str, ...] = setting("columns to read from a .csv file of --x", ())
     y_columns: tuple[str, ...] = setting("columns to read from a .csv file of --y", ())
     iterations: Steps | None = setting(
-        "max training steps of each network, by default 1,000 for rows, 2,000 to 10,000 for "
-        "Gaussians",
+        "max training steps of each network; 1,000 for rows and 2,000 to 10,000 for Gaussians if "
+        "not given",
         None,
     )
     seed: Seed = setting("seed of folds, weights and batches", 0)
@@ -39,10 +39,10 @@ class PairFlags:
 
 @configuration(kw_only=True)
 class Arguments(PairFlags):
-    """The command line."""
+    """Command-line arguments."""
 
     gaussian_dim: int | None = setting(
-        "instead of rows: 40, 80, 160 or 320, the dimension of the paper's Gaussians, by CTSM-v",
+        "estimate the paper's Gaussians of this dimension by CTSM-v instead: 40, 80, 160 or 320",
         None,
     )
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.gaussian_dim is None:
         return estimate_rows(args)
     if args.x or args.y:
-        raise UserError("Got rows and --gaussian_dim. Remove one or the other.")
+        raise UserError("Got both rows and --gaussian_dim. Give only one of them.")
     return estimate_gaussians(args)
 
 
@@ -75,7 +75,7 @@ def estimate_gaussians(args: Arguments) -> dict[str, Any]:
     """Learn the log ratio of one of the paper's problems of mutual information.
 
     Returns:
-        ``value``, the mean of the log ratio over draws of p(x, y), the true value ``truth``, and
+        ``value``, the mean log ratio over draws of p(x, y), the true value ``truth``, and
         ``matrix``, -1/2 log det of the learned covariance, in nats; ``error``, the mean squared
         error of the log ratio in nats^2.
     """

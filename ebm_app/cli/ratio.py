@@ -26,7 +26,7 @@ METHODS = ("ctsm_v", "ctsm", "classifier")
 
 @configuration(kw_only=True)
 class Arguments:
-    """The command line."""
+    """Command-line arguments."""
 
     x0: str = argument("rows of p_0: .npy, (N,) or (N, D), or .csv with a header")
     x1: str = argument("rows of p_1, with the same columns")

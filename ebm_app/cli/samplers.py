@@ -8,10 +8,10 @@ to, which show what a perfect sampler would reach:
 
 - nfe: evaluations of the Stein score per image.
 - frechet: Fréchet distance of the classifier's features to those of the validation images.
-- class_balance: the rarest class over the most frequent one.
+- class_balance: share of the rarest class divided by that of the most frequent one.
 - clear_share: share of images whose class has a probability of at least 0.9.
 - copies: share of images nearer to one of 10,000 training images than all but one percent of
-  validation images are; identical: share that equal one of them.
+  validation images are; identical: share of images equal to one of them.
 - of_class, of_class_by_neighbour: for a run with guidance, which draws all classes in turn, share
   of images that have their label by the classifier, and by the nearest training image.
 """
@@ -101,7 +101,7 @@ class Run:
 
 
 class Judge:
-    """Measures of images against a data set, by a classifier that is trained on a part of it.
+    """Quality measures of images for a data set, by a classifier trained on part of it.
 
     Attributes:
         accuracy: of the classifier, on validation images.

@@ -94,8 +94,8 @@ def name_of(file: Path, folder: Path) -> str:
 
 
 def append_rows(path: Path, rows: Sequence[Sequence[Any]], is_first: bool) -> None:
-    """Append a batch of rows to a table, which the first batch begins in place of an earlier one.
-    An interrupted run keeps the batches before."""
+    """Append a batch of rows to a table. The first batch replaces an earlier table, and an
+    interrupted run keeps the batches written so far."""
     if is_first:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # replaces a link, does not follow it
@@ -105,7 +105,7 @@ def append_rows(path: Path, rows: Sequence[Sequence[Any]], is_first: bool) -> No
 
 
 def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[float | str]]:
-    """Return the columns after the file name, for images by their number in the folder.
+    """Return the columns that follow the file name, for a batch of images.
 
     The noise of an image depends only on the seed and its number, so the result does not depend
     on the batches.

@@ -17,7 +17,7 @@ from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
 from ebm_app.utils.fields import advanced, configuration, setting
 
-#: Settings that suit a distillation, in place of the defaults
+#: Defaults for a distillation that differ from those of ``LoopConfig``
 RECIPE: dict[str, Any] = dict(optimizer="muon", max_train_steps=4500, train_batch_size=64)
 RECIPE |= dict(max_grad_norm=1.0, validation_images=200, validation_repeats=1)
 
@@ -35,7 +35,7 @@ class Arguments(LoopConfig, RunOptions, ConversionFlags, ModelFlag):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Distil, and return the metrics on the main process."""
     args = parse(Arguments, __doc__, argv, ("dataset", "data_root", "output_dir"))
-    # slow to import: --help does without
+    # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
     from ebm_app.evaluation.held_out import images_for
     from ebm_app.training.energy_task import EnergyTask

@@ -17,7 +17,7 @@ from ebm_app.utils.fields import configuration, setting
 #: Range of the number of dequantised images that a flow is fitted to; small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
 
-#: Settings that suit a flow, in place of the defaults
+#: Defaults for flows that differ from those of ``LoopConfig``
 RECIPE: dict[str, Any] = dict(max_train_steps=3000)
 
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Fit the flow, train its weights if it has any, and return its metrics on the main
     process."""
     args = parse(Arguments, __doc__, argv, ("flow", "dataset", "data_root", "output_dir"))
-    # slow to import: --help does without
+    # slow to import, and not needed for --help
     import torch
 
     from ebm_app.data.images import load_images
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data)
     torch.manual_seed(config.seed)  # initial weights
     flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind))
-    # the closed-form parameters
+    # fit the parameters that have a closed form
     num = min(len(data.train), MAX_FIT_IMAGES)
     repeats = max(1, -(-MIN_FIT_IMAGES // num))
     levels = data.train[torch.arange(num)].repeat(repeats, 1, 1, 1)

@@ -92,9 +92,9 @@ def _labels(folder: Path, files: Sequence[Path]) -> Tensor | None:
 
 
 def _split_folders(folder: Path, files: Sequence[Path]) -> dict[str, Tensor] | None:
-    """Return the rows of the files in the three split folders, or None without these folders.
+    """Return the rows of the files in the three split folders, or None if fewer than two exist.
 
-    Two of the three are an error: a split by content would train on test images.
+    Two of the three are refused, because a split by content would train on test images.
     """
     if sum((folder / split).is_dir() for split in SPLITS) < 2:
         return None

@@ -56,8 +56,8 @@ class ImageData:
     ) -> "ImageData":
         """Build a data set from the images that ``ebm_app.train`` takes.
 
-        The validation images are also the test split. None holds out a tenth of ``images`` and
-        all their copies; separate validation images have the label -1, unknown.
+        The validation images are also the test split. If they are None, a tenth of ``images`` and
+        all their copies are held out. Images passed as ``validation`` have the label -1 (unknown).
 
         Raises:
             UserError: for tensors that are not images with ``num_levels`` levels, fewer than 3
@@ -76,7 +76,9 @@ class ImageData:
             labels = as_tensor(labels, "labels")
             is_integer = not (labels.is_floating_point() or labels.is_complex())
             if labels.shape != images.shape[:1] or not is_integer or (labels < 0).any():
-                raise UserError(f"Expected {len(images)} labels, integers from 0 on.")
+                raise UserError(
+                    f"Expected {len(images)} non-negative integer labels, one per image."
+                )
             labels = labels.long().cpu()
         levels, *others = (_check_levels(part, num_levels) for part in parts)
         if others:
@@ -182,7 +184,7 @@ def load_images(
     """
     name = check_argument(str, "name", name)
     if name == FOLDER:
-        raise UserError("'folder:' names no folder. Write folder:PATH.")
+        raise UserError("'folder:' has no path. Write folder:PATH.")
     num_levels, convert = NUM_VALUES, partial(to_pixels, resolution=resolution)
     if check_argument(ImageFormat | None, "form", form) is not None:
         num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)

@@ -97,7 +97,7 @@ Images = Tensor | LazyImages
 
 
 def image_hashes(images: Images) -> Tensor:
-    """Return the hashes of images (N, C, H, W), int64 (N,). Lazy images have theirs already."""
+    """Return the hashes of images (N, C, H, W), int64 (N,). Lazy images store theirs."""
     if isinstance(images, LazyImages):
         return images.hashes
     return torch.tensor([content_hash(image) for image in images.cpu().numpy()], dtype=torch.int64)
@@ -106,7 +106,7 @@ def image_hashes(images: Images) -> Tensor:
 def load_all(read: Read, num: int, name: Callable[[int], str]) -> Images:
     """Decode and check images 0..num - 1, and keep them in memory up to ``MEMORY`` bytes.
 
-    Every image is decoded once and hashed on this occasion, so that lazy images have hashes.
+    Every image is decoded and hashed once, so that lazy images have hashes.
 
     Raises:
         UserError: if the images differ in size; ``name`` maps an index to a name.

@@ -25,7 +25,7 @@ NUM_VALUES = 256
 
 @runtime_checkable
 class ImageFormat(Protocol):
-    """Shape (C, H, W) and number of levels of images; data sets and configurations have both."""
+    """Shape (C, H, W) and number of grey levels of images, as in data sets and configurations."""
 
     image_shape: tuple[int, ...]
     num_levels: int
@@ -96,7 +96,7 @@ def to_levels(images: Any, num_levels: int) -> Tensor:
         raise UserError(f"Expected images in [0, 1] or uint8 levels, got {images.dtype}.")
     scaled = images.to(torch.promote_types(images.dtype, torch.float32)) * (num_levels - 1)
     k = scaled.round()
-    wrong = ~((scaled - k).abs() <= 1e-3) | (k < 0) | (k > num_levels - 1)  # nan is wrong
+    wrong = ~((scaled - k).abs() <= 1e-3) | (k < 0) | (k > num_levels - 1)  # true for NaN
     if wrong.any():
         value = float(images[wrong][0])
         kind = "off the grid" if 0 <= value <= 1 else "out of the range [0, 1]"

@@ -23,8 +23,8 @@ class Source:
     Args:
         dataset_class: name of torchvision's class; empty for the digits, which have no files.
         folder: folder of the ``files`` below the data root.
-        max_validation: the last training images are the validation split, as in the paper: this
-            many, or a sixth of smaller files.
+        max_validation: number of the last training images that are the validation split, as in the
+            paper; a sixth if the files are smaller.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Source:
                 raise ValueError(f"{train.shape} training and {test.shape} test images")
             if (len(train), len(test)) != (len(labels), len(test_labels)):
                 raise ValueError("expected one label per image")
-        except Exception as error:  # torchvision raises many types
+        except Exception as error:  # torchvision raises many exception types
             if missing := self._missing(root):
                 raise UserError(
                     f"The download of {self.name} to '{root}' failed "
@@ -85,11 +85,11 @@ class Source:
     def _read_part(self, root: Path, train: bool, download: bool) -> tuple[Tensor, Tensor]:
         """Return levels (N, C, H, W) and labels (N,) of the training or test files."""
         if self._has_parquet(root):
-            from datasets import load_dataset  # seconds to import
+            from datasets import load_dataset  # takes seconds to import
 
             part = load_dataset(str(root / self.name))["train" if train else "test"]
             return read_dataset(part)[:2]
-        from torchvision import datasets  # over a second to import
+        from torchvision import datasets  # takes over a second to import
 
         part = getattr(datasets, self.dataset_class)(root, train=train, download=download)
         levels = torch.as_tensor(part.data)
@@ -100,7 +100,7 @@ class Source:
 
 def _read_digits() -> tuple[Splits, Splits]:
     """Return levels 0..16, uint8 (N, 1, 8, 8), and labels (N,), of the three splits."""
-    from sklearn.datasets import load_digits  # over a second to import
+    from sklearn.datasets import load_digits  # takes over a second to import
 
     digits = load_digits()
     order = np.random.RandomState(0).permutation(len(digits.images))

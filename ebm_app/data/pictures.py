@@ -46,7 +46,7 @@ def read_image(path: Path) -> Image.Image:
         raise UserError(f"The image '{path}' has more than {limit} pixels. Resize it.") from error
     except UserError:
         raise
-    except Exception as error:  # Pillow's decoders raise many types
+    except Exception as error:  # Pillow's decoders raise many exception types
         raise UserError(f"Cannot read '{path}' as an image. Repair or remove it.") from error
     if animated:
         raise UserError(f"The image '{path}' has several frames. Save each one as its own file.")
@@ -100,8 +100,8 @@ def convert_image(
 ) -> Tensor:
     """Convert a Pillow image to the levels of a model, uint8 (C, H, W).
 
-    Images are resized as in ``to_pixels``. 8-bit pixels have the levels of the model if they are
-    the nearest to them, as those of saved samples are.
+    Images are resized as in ``to_pixels``. 8-bit pixels are accepted if each is the 8-bit value
+    nearest to a level of the model, as in saved samples; others need "round_levels".
 
     Args:
         form: shape and levels of the model's images.

@@ -54,7 +54,7 @@ def read_hub(name: str, to_pixels: ToPixels) -> Collected:
     Raises:
         UserError: for a data set that cannot be read, or without images or a training split.
     """
-    from datasets import DatasetDict, load_dataset, load_from_disk  # seconds to import
+    from datasets import DatasetDict, load_dataset, load_from_disk  # takes seconds to import
 
     folder = Path(name).expanduser()
     try:
@@ -62,7 +62,7 @@ def read_hub(name: str, to_pixels: ToPixels) -> Collected:
             loaded = load_from_disk(str(folder))
         else:
             loaded = load_dataset(str(folder) if folder.exists() else name)
-    except Exception as error:  # the package raises many types
+    except Exception as error:  # the package raises many exception types
         raise UserError(f"Cannot read the data set '{name}': {shorten(error)}.") from error
     parts = loaded if isinstance(loaded, DatasetDict) else {"train": loaded}
     if "train" not in parts:

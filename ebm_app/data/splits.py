@@ -15,7 +15,7 @@ from ebm_app.utils.errors import UserError
 SPLITS = ("train", "validation", "test")
 #: Tensors of train, validation and test
 Splits = tuple[Tensor, Tensor, Tensor]
-#: Shares of the held-out splits, consecutive intervals of the hashes from the lowest one on
+#: Shares of the held-out splits: consecutive intervals of the hashes, from the lowest
 HELD_OUT = {"test": 0.1, "validation": 0.1}
 #: Min distinct images of a data set that is split, and of each of its splits
 MIN_IMAGES, MIN_SPLIT = 10, 2
@@ -43,14 +43,14 @@ def select(part: Labelled, rows: Tensor) -> Labelled:
 
 def collect_splits(parts: Iterable[Labelled]) -> Collected:
     """Return the images of train, validation and test, and their labels and names if all three
-    have some."""
+    have them."""
     images, *others = zip(*parts, strict=True)
     labels, names = (None if any(own is None for own in each) else each for each in others)
     return images, labels, names
 
 
 def first_copies(hashes: Tensor) -> Tensor:
-    """Return which images are the first of their content, (N,) bool, from their hashes (N,).
+    """Return whether each image is the first with its content, (N,) bool, from hashes (N,).
 
     >>> first_copies(torch.tensor([7, 3, 7]))
     tensor([ True,  True, False])
@@ -64,8 +64,7 @@ def first_copies(hashes: Tensor) -> Tensor:
 def split_by_content(part: Labelled, held_out: Collection[str] = HELD_OUT) -> dict[str, Labelled]:
     """Split images by the hashes of their content, in the order of the hashes.
 
-    A tenth is expected in each held-out split; the numbers have the binomial spread of a random
-    draw.
+    Each held-out split has a tenth of the images on average, with a binomial spread.
 
     Args:
         held_out: splits to hold out, "validation" and "test"; the other images are for training.

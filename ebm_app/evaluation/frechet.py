@@ -1,7 +1,6 @@
 """Quality of drawn images: their distance to a data set, their classes, and copies.
 
-The Fréchet distance takes the features of both sets for Gaussian; two Gaussians have a distance in
-closed form.
+The Fréchet distance assumes Gaussian features, for which it has a closed form.
 """
 
 import torch
@@ -49,9 +48,9 @@ def sample_quality(features: Tensor, logits: Tensor, reference: Tensor) -> dict[
         reference: (M, D), features of held-out images of the data set.
 
     Returns:
-        ``frechet``: see ``frechet_distance``. ``class_balance``: the rarest predicted class over
-        the most frequent one, 0 if a class is missing. ``clear_share``: share of images whose
-        most likely class has a probability of at least 0.9.
+        ``frechet``: see ``frechet_distance``. ``class_balance``: share of the rarest predicted
+        class divided by that of the most frequent one, 0 if a class is missing. ``clear_share``:
+        share of images whose most likely class has a probability of at least 0.9.
     """
     counts = logits.argmax(1).bincount(minlength=logits.shape[1])
     best = logits.double().softmax(1).amax(1)

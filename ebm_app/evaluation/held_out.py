@@ -14,7 +14,7 @@ from ebm_app.folders import read_config
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
-#: Conversions of the training: ``--resolution``, and grey files among those in colour
+#: Conversions that training applies: ``--resolution``, and grey files among colour files
 AS_IN_TRAINING = ("resize", "rgb")
 #: Example images in the folder of a model
 EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10

@@ -102,7 +102,7 @@ def run_checks(
     balance = mean_time_score(density, x1, num_times, generator, wrap)
     ends = torch.tensor([density.start, density.end], dtype=torch.float64)
     start, end = density.path.arc_length(ends).tolist()
-    # the error of log Z; over images, because all times use the same ones
+    # error of log Z in bits; per image, because all times share the same images
     bits = balance.by_image * (end - start) / math.log(2)
     checks = [judge("mean time score", bits, BALANCE, "integrated over the path")]
     if isinstance(density, SteinHeadDensity):

@@ -259,8 +259,8 @@ def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
 def noise_for(
     levels: Tensor, dtype: torch.dtype, seed: int, repeats: int = 1, noise: Any = None
 ) -> Tensor:
-    """Return noise (K, B, C, H, W) in [0, 1) for levels (B, C, H, W), in ``dtype``: ``repeats``
-    draws, or a user's ``noise``.
+    """Return noise (K, B, C, H, W) in [0, 1) for levels (B, C, H, W), in ``dtype``: the user's
+    ``noise``, or ``repeats`` draws.
 
     Raises:
         UserError: as ``dequantisation_noise``, and for noise of another shape or type, or outside
@@ -276,5 +276,5 @@ def noise_for(
         )
     if not (noise.is_floating_point() and ((noise >= 0) & (noise < 1)).all()):
         raise UserError("Expected floating-point noise in [0, 1). Draw it with torch.rand.")
-    # rounding to dtype must not give 1
+    # rounding to dtype could give 1
     return noise.to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)

@@ -31,7 +31,7 @@ from ebm_app.utils.tensors import (
     sum_except_batch,
 )
 
-#: Scale of the network's part of the energy, which makes its outputs of order 1.
+#: Factor of the network outputs in the energy, so that the outputs are of order 1.
 GAIN = 4.0
 
 

@@ -44,7 +44,8 @@ class LabelledModel(nn.Module):
         self.path, self.interval = model.path, model.interval
 
     def forward(self, x: Tensor, t: Tensor) -> ModelOutput:
-        """Evaluate the model, as ``TimeScoreModel``; x (n B, *) has n blocks of B points."""
+        """Evaluate the model given the labels. x (n B, *) consists of n batches of the B labelled
+        points."""
         labels = self.labels.to(x.device).repeat(len(x) // len(self.labels))
         conditional = self.model(x, t, labels=labels)
         if self.guidance == 1 or not self.model.uses_labels(t):

@@ -37,7 +37,7 @@ class PipelineModel(nn.Module):
     The scheduler's step i has alpha_i^2 = abar_i and v_i = 1 - abar_i. The path runs through these
     noise levels linearly in l = log(abar / (1 - abar)), from t = 0 at the last step to t = 1 at
     the first. Between the scheduler's steps the network gets a real-valued step, linear in l.
-    Last steps without any signal (abar = 0) are left out.
+    Steps without signal (abar = 0) at the end are left out.
 
     >>> from diffusers import DDPMScheduler, UNet2DModel
     >>> blocks = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",)}
@@ -171,10 +171,10 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
         )
         size = net.config.sample_size or 64  # a missing size is reported below
         height, width = (size, size) if isinstance(size, int) else size
-        with torch.device("meta"):  # checks the settings without memory
+        with torch.device("meta"):  # checks the settings without allocating memory
             image = torch.zeros(1, net.config.in_channels, height, width)
             diffusers.UNet2DModel.from_config(net.config)(image, torch.zeros(1))
-    except Exception as error:  # damaged files raise many kinds
+    except Exception as error:  # damaged files raise many exception types
         raise UserError(f"Cannot read {folder}: {first_line(error)}") from None
     if wrong := [key for keys in found.values() for key in keys]:
         raise UserError(

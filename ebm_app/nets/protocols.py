@@ -1,7 +1,7 @@
-r"""What a density can do is its type: one protocol for each quantity of the marginals p_t.
+r"""Protocols of densities: one for each quantity of the marginals p_t that a model provides.
 
 An estimator, a sampler or an annealing method names in its signature the protocol that it needs.
-``require`` raises the one error for a model that lacks it. All log densities are in nats; ``x``
+``require`` raises a UserError for a model that lacks it. All log densities are in nats; ``x``
 has shape (B, *), and ``t`` is one time for all points or a float64 tensor (B,).
 """
 

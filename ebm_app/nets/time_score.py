@@ -97,7 +97,8 @@ class PathNetwork(nn.Module):
         These Fourier features resolve the bins of quantised data (Kingma et al. 2021,
         arXiv:2107.00630, appendix C). The gain g = exp(-2 pi^2 f^2 v_t) is the mean of a feature
         of amplitude 1 under noise of variance v_t. Without it, a likelihood, which evaluates clean
-        points at early times, would meet features that noisy training points never have.
+        points at early times, would give the network features that noisy training points never
+        have.
         """
         parts = [x]
         for frequency in self.input_frequencies:

@@ -83,7 +83,7 @@ class UNet(nn.Module):
 
         Args:
             x: (B, C, H, W). t: (B,) floating point in [0, 1].
-            labels: (B,) int64; -1 is no label, and None no labels at all.
+            labels: (B,) int64, with -1 for an image without a label; None if no image has one.
 
         Returns:
             (B, out_channels, H, W).

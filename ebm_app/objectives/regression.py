@@ -36,8 +36,8 @@ def stein_score(path: GaussianPath, t: Tensor) -> Tensor:
 
 
 def inverse_variance(path: GaussianPath, t: Tensor) -> Tensor:
-    """Time score normalisation (paper, section 5): lambda(t) = 1 / Var[d/dt log p_t(x_i | z)] for
-    one dimension, for data of the path's second moment c."""
+    """Time score normalisation (paper, section 5): lambda(t) = 1 / Var[d/dt log p_t(x_i | z)] per
+    dimension, for data with the second moment ``path.c``."""
     return 1 / path.time_score_variance(t)
 
 

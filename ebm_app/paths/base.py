@@ -70,7 +70,7 @@ class GaussianPath(ABC):
 
     @abstractmethod
     def interval(self, eps: float) -> tuple[float, float]:
-        """Return the first and last time, at a margin ``eps`` from each degenerate end."""
+        """Return the first and the last time, a margin ``eps`` away from degenerate ends."""
 
     def alpha_dt(self, t: Tensor) -> Tensor:
         """Return d alpha_t / dt."""
@@ -152,7 +152,7 @@ def invert(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         function: increasing, (B,) -> (B,).
         values: (B,). A value outside the range of the function gives the time next to 0 or 1.
     """
-    from scipy.optimize.elementwise import find_root  # slow import (0.5 s)
+    from scipy.optimize.elementwise import find_root  # takes half a second to import
 
     limit = torch.tensor([-_MAX_LOGIT, _MAX_LOGIT], dtype=torch.float64, device="cpu")
     target = values.cpu().clamp(*function(torch.sigmoid(limit))).numpy()

@@ -134,11 +134,12 @@ def classify(
     num_steps: int,
     blocks: Sequence[slice] = (slice(None),),
 ) -> tuple[Ratio, Ratio]:
-    """Learn log p_1 / p_0 from samples ``train`` of p_0 and p_1, each (N, D) of scale 1.
+    """Learn log p_1 / p_0 from standardised samples of p_0 and p_1, each (N, D).
 
     Args:
-        validation: rows of p_0 and of p_1 on which the Gaussians and the step are selected. The
-            network is used if it reduces the loss of the Gaussians by a standard error.
+        train: samples of p_0 and p_1 to train on. validation: samples that select the Gaussians
+            and the training step. The network is used if it reduces the loss of the Gaussians by
+            more than a standard error.
         generator: source of the batches and of the initial weights.
         num_steps: max training steps.
         blocks: groups of columns whose mean square is an input of the network.

@@ -69,7 +69,7 @@ class CrossFit:
         self.training_bounds: list[float] = []
 
     def run(self) -> Iterator[int]:
-        """Train; yields the number of trained folds after each."""
+        """Train fold by fold, and yield the number of trained folds."""
         for fold in range(len(self.ratios), self.num_folds):
             selection = (fold + 1) % self.num_folds
             train = self._rows(*(k for k in range(self.num_folds) if k not in (fold, selection)))
@@ -85,7 +85,7 @@ class CrossFit:
         return torch.stack([ratio(x) for ratio in self.ratios]).mean(0)
 
     def result(self) -> "Estimate":
-        """Train the folds that are left, and return the estimate."""
+        """Train the remaining folds, and return the estimate."""
         for _ in self.run():
             pass
         r0, r1 = self.held_out
@@ -96,7 +96,7 @@ class CrossFit:
         bound: dict[str, Any] = {}
         if effective >= MIN_EFFECTIVE_ROWS and torch.cat([r0, r1]).std() > 0:
             value, error = donsker_varadhan(r0, r1), self._error(-weights, r1 - r1.mean())
-            # few rows dominate the normaliser, so that its error is skewed
+            # a few rows dominate the normaliser, so its error is skewed
             low, high = min(value, r1.mean().item()), max(value, training_bound, 0.0)
             interval = max(low - HALF_WIDTH * error, 0.0), high + HALF_WIDTH * error
             bound = {"value": max(value, 0.0), "stderr": error, "interval": interval}
@@ -138,7 +138,7 @@ def donsker_varadhan(r0: Tensor, r1: Tensor) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A KL divergence in nats, or a mutual information, which is one.
+    """Estimate of a KL divergence in nats, such as a mutual information.
 
     Attributes:
         value: Donsker-Varadhan bound on held-out rows, at least 0. stderr: its standard error,
@@ -147,8 +147,8 @@ class Estimate:
             smaller of ``value`` and ``mean_log_ratio``, and ends as far above the larger of
             ``value`` and ``training_bound``. These three are None if the normaliser rests on fewer
             than 30 effective rows, or the log ratio is constant.
-        mean_log_ratio: E_{p_1} r before normalisation. It is no bound, and estimates the
-            divergence with less noise than ``value``, whose error is mostly of the normaliser.
+        mean_log_ratio: E_{p_1} r before normalisation. It is no bound, but less noisy than
+            ``value``, whose error is mostly that of the normaliser.
         training_bound: the bound on training rows by the last step of training, which overfitting
             makes too large.
         normaliser: E_{p_0} exp r, which is 1 for the exact ratio, and its ``normaliser_stderr``.
@@ -193,7 +193,7 @@ class Estimate:
         return reasons
 
     def figures(self) -> dict[str, Any]:
-        """All numbers but those of single rows, and the warnings, for JSON."""
+        """Return the warnings and all numbers except those of single rows, for JSON."""
         names = [part.name for part in fields(self) if part.repr and part.name != "what"]
         interval = self.interval and list(self.interval)
         numbers = {name: getattr(self, name) for name in names}

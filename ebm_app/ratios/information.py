@@ -2,7 +2,7 @@ r"""Mutual information of paired rows, in nats, with an interval.
 
     I(X; Y) = KL(p(x, y) || p(x) p(y)) = E_{p(x, y)} log p(x, y) / (p(x) p(y)).
 
-A classifier tells pairs (x_i, y_i) from pairs of different rows of the same fold. Columns are
+A classifier separates pairs (x_i, y_i) from pairs of different rows of the same fold. Columns are
 replaced by the normal scores of their ranks, which leaves I unchanged.
 
 Source: Belghazi et al. 2018, arXiv:1801.04062.
@@ -48,20 +48,21 @@ def mutual_information(
 
     Raises:
         UserError: for values that are not real numbers, missing or infinite; for constant columns,
-            a column that X and Y share, and fewer than 5 distinct rows a fold.
+            a column of X that is a monotone function of one of Y, and fewer than 5 distinct rows
+            per fold.
     """
     return InformationFit(x, y, num_folds, steps, random_state).result()
 
 
 class InformationFit(CrossFit):
-    """Steps of ``mutual_information``, with its arguments."""
+    """Cross-fitting of ``mutual_information``, with the same arguments."""
 
     what = "mutual information"
 
     def __init__(
         self, x: Any, y: Any, num_folds: int = 5, steps: int = 1_000, random_state: int = 0
     ) -> None:
-        import pandas as pd  # half a second to import
+        import pandas as pd  # takes half a second to import
 
         learn = partial(classify, num_steps=check_argument(Steps, "steps", steps))
         generator = make_generator("cpu", check_argument(Seed, "random_state", random_state))
@@ -94,21 +95,21 @@ def check_copies(scores: np.ndarray, dim_x: int, names: Sequence[Any]) -> None:
     for i, j in np.argwhere(abs(correlation) > 1 - 1e-9):
         if 2 * len(np.unique(scores[:, i])) > len(scores):
             raise UserError(
-                f"Columns '{names[i]}' of x and '{names[dim_x + j]}' of y have the same ranks, so "
-                "that their mutual information is infinite. Remove one."
+                f"Columns '{names[i]}' of x and '{names[dim_x + j]}' of y are monotone functions "
+                "of each other, so the mutual information is infinite. Remove one of them."
             )
 
 
 def normal_scores(x: np.ndarray) -> np.ndarray:
-    """Phi^-1(r / (N + 1)) of the ranks r = 1..N of each column: (N, d) -> (N, d). Equal values
-    share their mean rank."""
+    """Return Phi^-1(r / (N + 1)) of the ranks r = 1..N of each column: (N, d) -> (N, d). Equal
+    values share their mean rank."""
     return scipy.special.ndtri(scipy.stats.rankdata(x, axis=0) / (len(x) + 1))
 
 
 def _different_rows(
     fold: Tensor, num_folds: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Numbers of pairs of different rows of the same fold, up to ``NUM_SHUFFLES`` for each row."""
+    """Return row indices of pairs of different rows of a fold, up to ``NUM_SHUFFLES`` per row."""
     first, second = [], []
     for number in range(num_folds):
         rows = (fold == number).nonzero().flatten()

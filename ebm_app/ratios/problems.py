@@ -49,8 +49,8 @@ class Problem:
 def train_and_test(
     problem: Problem, method: str, seed: int, lr: float, num_points: int, device: str
 ) -> dict[str, Any]:
-    """Train once: the smallest ``validation_error``, and the metrics of those weights on test
-    points (``test``): those of ``EvaluationPoints``, and ``matrix`` of a ``GaussianNet``."""
+    """Train once. Return the smallest ``validation_error`` and, as ``test``, the metrics of those
+    weights on test points: those of ``EvaluationPoints``, and ``matrix`` for a ``GaussianNet``."""
     validation, test = (
         EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)

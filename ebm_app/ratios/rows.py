@@ -57,7 +57,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
 
 
 def _read_csv(path: Path) -> "DataFrame":
-    import pandas as pd  # half a second to import
+    import pandas as pd  # takes half a second to import
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # lines that are too long

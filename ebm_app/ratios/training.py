@@ -39,7 +39,8 @@ class RatioTraining:
     eval_every: PositiveInt = 1_000
 
     def learning_rate_factor(self, step: int) -> float:
-        """(1 + cos(pi n / N)) / 2, with n of N steps at the last evaluation."""
+        """Return the learning-rate factor (1 + cos(pi n / N)) / 2, where n of N steps were
+        completed at the last evaluation."""
         evaluated = step - step % self.eval_every
         return (1 + math.cos(math.pi * evaluated / self.iterations)) / 2
 

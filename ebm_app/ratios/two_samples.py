@@ -35,7 +35,7 @@ def log_density_ratio(
 
     Raises:
         UserError: for values that are not real numbers, missing or infinite; for columns that are
-            constant or differ between the samples; for fewer than 5 distinct rows a fold.
+            constant or differ between the samples; for fewer than 5 distinct rows per fold.
     """
     learn = partial(classify, num_steps=check_argument(Steps, "steps", steps))
     return RatioFit(x0, x1, learn, num_folds, random_state).result()
@@ -64,7 +64,7 @@ class RatioFit(CrossFit):
         super().__init__(*samples, learn, num_folds, generator)
 
     def result(self) -> RatioEstimate:
-        """Train the folds that are left, and return the estimate."""
+        """Train the remaining folds, and return the estimate."""
         return RatioEstimate(
             **vars(super().result()),
             mean_ratio=lambda x: self.mean_ratio(self._scaled(x)),

@@ -38,7 +38,7 @@ class Sampler(ABC):
     def iterate(
         self, model: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
-        """Yield frames from the reference draws ``x0`` (B, *); the last frame has the samples."""
+        """Yield frames that start from reference draws ``x0`` (B, *) and end with the samples."""
 
     @abstractmethod
     def count_steps(self, model: Marginals, num_dims: int) -> int:

@@ -13,7 +13,7 @@ from ebm_app.paths.schedules import LOG_SNR
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.utils.fields import NonNegative, Positive, Steps, configuration
 
-#: Time at which N(0, I) stands for p_t: alpha must exceed 0
+#: Time at which N(0, I) replaces p_t: alpha must exceed 0
 START = 1e-2
 
 

@@ -61,7 +61,7 @@ class Whitening(Space):
         Raises:
             UserError: if a pixel is constant.
         """
-        from sklearn.covariance import ledoit_wolf_shrinkage  # a second to import
+        from sklearn.covariance import ledoit_wolf_shrinkage  # takes a second to import
 
         rows = x.flatten(1).double().cpu()
         num_images = len(rows) // repeats
@@ -147,11 +147,11 @@ class Marginals(Space):
         self.mass.copy_(counts / counts.sum(1, keepdim=True))
 
     def _cells(self, rows: Tensor) -> Tensor:
-        """Return the indices of the cells; the first and the last are the tails."""
+        """Return the cell index of each value; the first and the last cell are the tails."""
         return ((rows * self.num_levels).floor() + 1).long().clamp(0, self.num_levels + 1)
 
     def _sums(self) -> tuple[Tensor, Tensor]:
-        """Return the mass to the left of each cell, and to its right counted from the right:
+        """Return the mass to the left of each cell, and that to its right summed from the right:
         (D, L + 3) each."""
         zero = torch.zeros_like(self.mass[:, :1])
         up = torch.cat([zero, self.mass.cumsum(1)], 1)

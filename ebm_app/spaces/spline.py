@@ -69,8 +69,8 @@ def _convolution(channels_in: int, channels_out: int) -> nn.Conv2d:
 class Coupling(Space):
     r"""Map half of the pixels by splines whose parameters are a function of the other half:
 
-        u_i = x_i (i kept),   u_i = s(x_i; theta_i(x kept)) (i moved),
-        log |det du/dx| = sum_{i moved} log s'(x_i; theta_i).
+        u_i = x_i (i kept),   u_i = s(x_i; theta_i(x kept)) (i transformed),
+        log |det du/dx| = sum_{i transformed} log s'(x_i; theta_i).
 
     The halves are the two colours of a checkerboard over channels, rows and columns. s is a
     monotone rational-quadratic spline in float64, initialised as the identity.
@@ -92,7 +92,7 @@ class Coupling(Space):
         # sorted, because a selection by value fails on the device "meta"
         moved = is_kept.int().argsort(stable=True)[: (len(is_kept) + parity) // 2]
         # not in the state_dict: derived from the arguments
-        self.register_buffer("moved", moved, persistent=False)
+        self.register_buffer("transformed", moved, persistent=False)
         self.conditioner = Conditioner(
             is_kept.view(*image_shape), image_shape[0] * sum(self.sizes), hidden
         )
@@ -105,18 +105,18 @@ class Coupling(Space):
         return self._replace(u, self._spline(u).inv(self._take(u)))
 
     def _spline(self, x: Tensor) -> MonotonicRQSTransform:
-        """Return the splines of the moved pixels, conditional on the kept pixels of x."""
+        """Return the splines of the transformed pixels, conditional on the kept pixels of x."""
         parameters = self.conditioner(x).unflatten(1, (-1, sum(self.sizes))).movedim(2, -1)
-        parameters = parameters.flatten(1, 3)[:, self.moved].double()
+        parameters = parameters.flatten(1, 3)[:, self.transformed].double()
         return MonotonicRQSTransform(*parameters.split(self.sizes, -1), bound=BOUND)
 
     def _take(self, x: Tensor) -> Tensor:
-        """Return the moved pixels of x, (B, M) float64."""
-        return x.flatten(1)[:, self.moved].double()
+        """Return the transformed pixels of x, (B, M) float64."""
+        return x.flatten(1)[:, self.transformed].double()
 
     def _replace(self, x: Tensor, values: Tensor) -> Tensor:
-        """Return x with its moved pixels replaced by ``values`` (B, M)."""
-        return x.flatten(1).index_copy(1, self.moved, values.to(x.dtype)).view_as(x)
+        """Return x with its transformed pixels replaced by ``values`` (B, M)."""
+        return x.flatten(1).index_copy(1, self.transformed, values.to(x.dtype)).view_as(x)
 
 
 class SplineSpace(Composed):

@@ -34,7 +34,7 @@ def train(
     labels: Tensor | None = None,
     **settings: Any,
 ) -> EBM:
-    """Train an energy-based model of images, and return the one of least validation loss.
+    """Train an energy-based model of images, and return that with the lowest validation loss.
 
     The settings, the loop and the files in ``output_dir`` are those of ``train/ebm.py``. Use
     ``resume_from_checkpoint="latest"`` to resume an interrupted run. The default objective,

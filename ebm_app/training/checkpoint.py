@@ -155,7 +155,7 @@ def restore_best(output_dir: Path, folder: Path) -> None:
 
 def prepare_folder(output_dir: Path, overwrite: bool) -> None:
     """Prepare ``output_dir`` for a new run. An earlier run there is deleted if ``overwrite`` is
-    set, and refused otherwise. Other files stay."""
+    set, and refused otherwise. Other files are kept."""
     if not overwrite:
         return refuse_to_overwrite(output_dir)
     for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:

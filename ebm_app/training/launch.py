@@ -86,8 +86,8 @@ def launch_fitted(
 
 
 def as_recorded(config: LoopConfig, options: RunOptions) -> LoopConfig:
-    """Return the settings of a run. A resumed run takes from its checkpoint what its own settings
-    leave open: the number of steps of a run in minutes, and the precision "auto"."""
+    """Return the settings of a run. A resumed run takes those that are None or "auto" from its
+    checkpoint, such as the number of steps of a run in minutes."""
     if not options.resume_from_checkpoint:
         return config
     recorded = checkpoint.recorded_settings(options.output_dir, options.resume_from_checkpoint)
@@ -142,7 +142,7 @@ def resume(trainer: Trainer, folder: Path) -> None:
             f"{folder} holds a model with other settings: {'; '.join(changes)}. Resume with the "
             "settings of its run.json."
         )
-    model.add_training_hashes(read_hashes(folder))  # also those of its initial weights
+    model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
     if (best := state / checkpoint.BEST_FILE).exists():
         check_weights(model, best)
         load_weights(model, best)
@@ -168,8 +168,8 @@ def record(task: Task, output: Output, result: Metrics) -> Metrics | None:
 def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
     """Initialise a model with the weights of another one: a folder, a bundled name or a hub id.
 
-    A model with an early network may be initialised from one without: its other network takes the
-    weights.
+    A model with an early network may be initialised from one without it, whose weights then
+    initialise the late network.
     """
     source = EBM.from_pretrained(name_or_path)
     adds_early = ebm.config.early is not None and source.config.early is None

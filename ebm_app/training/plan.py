@@ -20,11 +20,11 @@ from ebm_app.utils.fields import configuration, setting
 CONSTANT = "constant_with_warmup"
 #: Names of ``--lr_scheduler``
 SCHEDULES = ("cosine", CONSTANT)
-#: Settings of the length of a run
+#: Settings for the length of a run
 LENGTHS = ("max_train_steps", "max_train_minutes")
-#: Max steps of warm-up, and max decay of the averaged weights, where they follow from the steps
+#: Max warm-up steps, and max decay of the averaged weights, if derived from the number of steps
 LONGEST_WARMUP, MAX_DECAY = 100, 0.9999
-#: Validations and checkpoints of a run, where they follow from the steps
+#: Validations and checkpoints per run, if their periods are derived from the number of steps
 NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
 #: Settings that may change when a run is resumed, since they do not affect the weights.
 FREE_ON_RESUME = frozenset(
@@ -58,14 +58,14 @@ class RunOptions:
 
 
 def override(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that the flags of a user override. A length of the run in steps or minutes
-    replaces one in the other unit.
+    """Return settings overridden by a user's flags. A length of the run in one unit, steps or
+    minutes, replaces one in the other.
 
     >>> override({"max_train_steps": 8000, "seed": 1}, {"max_train_minutes": 10.0})
     {'seed': 1, 'max_train_minutes': 10.0}
 
     Raises:
-        UserError: if the flags have both.
+        UserError: if the flags set both.
     """
     lengths = [name for name in LENGTHS if flags.get(name) is not None]
     if len(lengths) == 2:

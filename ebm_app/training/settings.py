@@ -124,7 +124,7 @@ def adapt_defaults(settings: Settings, explicit: Collection[str]) -> Settings:
 
 
 def resolve_loop(recipe: dict[str, Any], flags: dict[str, Any], data: ImageData) -> LoopConfig:
-    """Return the settings of a run without a network of its own: a recipe that flags override."""
+    """Return the training settings of a flow or a distillation: a recipe overridden by flags."""
     config = from_dict(LoopConfig, override(recipe, flags), "settings")
     check_loop(config, data)
     return config

@@ -1,9 +1,9 @@
-"""Tasks: the model that a run trains, its batches, its loss and its validation. A flow's is here.
+"""Tasks: the model that a run trains, its batches, its loss and its validation.
 
-The training loop (``trainer``) knows no more than the interface of ``Task``. A process reads its
-own rows of a batch and draws the noise of the whole batch. A step therefore depends on its number
-only, and not on how many processes or accumulation steps share the batch, or on earlier draws.
-This is what makes a resumed run exact.
+The training loop (``trainer``) uses only the interface of ``Task``; ``FlowTask`` implements it
+here. A process reads its own rows of a batch and draws the noise of the whole batch. A step
+therefore depends on its number only, and not on how many processes or accumulation steps share the
+batch, or on earlier draws. This is what makes a resumed run exact.
 """
 
 import math
@@ -167,7 +167,7 @@ class Task(ABC):
 
 class FlowTask(Task):
     """Trains the weights of a flow by maximum likelihood, on images with fresh uniform
-    dequantisation noise. The closed-form parameters of the flow are fitted before."""
+    dequantisation noise. The closed-form parameters of the flow must be fitted first."""
 
     name = "flow"
 

@@ -1,7 +1,7 @@
 """The number of steps of a run whose length is given in minutes.
 
-The speed is measured on steps of the run that are undone afterwards, so that the run itself starts
-with a complete plan: its learning rates are a function of the step, and its record repeats it.
+The speed is measured on steps that are undone afterwards. The run itself starts with a complete
+plan: its learning rates are a function of the step, and its record can repeat it.
 """
 
 import math
@@ -40,8 +40,8 @@ class Costs(NamedTuple):
 def plan_by_time(trainer: Trainer, began: float) -> None:
     """Choose the number of steps such that the run ends ``max_train_minutes`` after ``began``.
 
-    Validations count as training time. If they take a large share of it, there are fewer of them,
-    or of fewer images. The main process measures and decides for all processes.
+    Validations count as training time. If they would take a large share of it, there are fewer
+    validations, or fewer images in each. The main process measures and decides for all processes.
 
     Args:
         trainer: a run before its first step, with ``max_train_minutes``.
@@ -68,7 +68,7 @@ def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> tuple[
     Args:
         config: settings without a number of steps.
         costs: measured times.
-        budget, left: seconds of the whole run, and those that are left.
+        budget, left: seconds of the whole run, and remaining seconds.
 
     >>> config, num_images = plan(LoopConfig(), Costs(0.5, 1.0, 0.1), 600.0, 580.0)
     >>> config.max_train_steps, config.validation_steps, num_images

@@ -1,7 +1,7 @@
 """The training loop, on accelerate.
 
 The batch of a step is a function of (seed, step), and its learning rate is a function of the step.
-The weights, their average, the optimizer and the step therefore are enough to resume a run bit for
+The weights, their average, the optimizer and the step are therefore enough to resume a run bit for
 bit, with the same number of processes and accumulation steps. With other numbers, sums are rounded
 in another order, and dropout draws other noise.
 """
@@ -40,11 +40,11 @@ class Trainer:
 
     Args:
         accelerator: made by the caller.
-        task: what is trained.
+        task: the model and its loss.
         config: settings of the loop. If its length is in minutes, ``timing.plan_by_time`` comes
             before ``fit``.
-        output_dir: folder of the run. The model of least validation loss so far is at its top.
-            Bits per dim are not the criterion: they also fall if a density is not normalised.
+        output_dir: folder of the run. The model with the lowest validation loss so far is at its
+            top. Bits per dim are not the criterion: they also fall if a density is not normalised.
 
     Attributes:
         requested: the settings of the caller; ``config`` are the complete ones.

@@ -115,7 +115,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write a JSON object, indented, atomically.
 
     Raises:
-        UserError: for numbers that are not finite, which JSON has not.
+        UserError: for numbers that are not finite, which JSON does not support.
     """
     try:
         text = to_json(data, indent=2, allow_nan=False)

@@ -30,7 +30,7 @@ class Terminal:
     Characters that the encoding of the stream lacks are written as escapes.
 
     Args:
-        stream: the stream to write to; None, as Python has it for a closed one, drops everything.
+        stream: stream to write to; None, Python's value for a closed one, drops everything.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -78,7 +78,7 @@ def lasting_terminal() -> Iterator[Terminal]:
 class Output:
     """The record of a run: a JSON file with command, settings, versions, times and figures.
 
-    The folder is created, and tried by a temporary file, before the run computes anything.
+    The folder is created and tested for write access before the run computes anything.
 
     Args:
         path: the JSON file.

@@ -52,9 +52,9 @@ def has_bfloat16(device: str) -> bool:
 def resolve_precision(name: str, device: str) -> str:
     """Return "no", "bf16" or "fp16" for a precision or "auto", on the device "cpu" or "cuda".
 
-    "auto" is that of accelerate's configuration, which ``accelerate launch`` puts into the
-    environment, if it is a mixed one. Otherwise it is bf16 where the device has it, and float32
-    ("no") elsewhere. Asking for bf16 where it is emulated prints a warning.
+    "auto" is the precision of accelerate's configuration, which ``accelerate launch`` passes in
+    the environment, if that is "bf16" or "fp16". Otherwise it is "bf16" where the device supports
+    it, and "no" (float32) elsewhere. Asking for bf16 where it is emulated prints a warning.
     """
     if name == "auto":
         configured = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
@@ -73,8 +73,8 @@ def make_accelerator(
         mixed_precision: as for ``resolve_precision``; None where no network is trained.
 
     Raises:
-        UserError: if that configuration shards the network: weight averages and checkpoints need
-            all weights in every process.
+        UserError: if accelerate's configuration shards the network: weight averages and
+            checkpoints need all weights in every process.
     """
     for name in SHARDING:
         if os.environ.get(name, "").lower() == "true":
@@ -104,7 +104,7 @@ def describe_devices(accelerator: Accelerator) -> str:
 def shut_down(accelerator: Accelerator, *prepared: Any) -> None:
     """End a run: release the prepared objects, then close the trackers and the process group.
 
-    In this order, because gloo may abort a process whose objects outlive the group.
+    The order matters: gloo may abort a process whose objects outlive the group.
     """
     accelerator.free_memory(*prepared)
     accelerator.wait_for_everyone()
@@ -187,7 +187,8 @@ class StopSignals:
         self.signum = signum
 
     def check(self) -> None:
-        """Raise ``Interrupted`` on all processes if any of them got a signal; all must call it."""
+        """Raise ``Interrupted`` on all processes if one of them received a signal; each must call
+        it."""
         signum = self.signum
         if self.group is not None:
             flag = torch.tensor([signum])
@@ -198,6 +199,6 @@ class StopSignals:
 
 
 def stop_with_launcher() -> None:
-    """Let a process of torchrun or ``accelerate launch`` get SIGTERM if the launcher is killed."""
+    """Send SIGTERM to this process if its launcher, such as torchrun, is killed."""
     if sys.platform == "linux" and any(name in os.environ for name in LAUNCHED):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

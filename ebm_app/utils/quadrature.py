@@ -97,7 +97,7 @@ def solve_by_scipy(
     rate: Rate, zero: Tensor, start: float, end: float, rtol: float, atol: float
 ) -> Tensor:
     """Return y(end) by SciPy's Dormand-Prince method, the paper's choice (appendix F.2)."""
-    from scipy.integrate import solve_ivp  # half a second to import
+    from scipy.integrate import solve_ivp  # takes half a second to import
 
     def evaluate(t: float, _: np.ndarray) -> np.ndarray:
         time = torch.tensor(t, dtype=torch.float64, device=zero.device)

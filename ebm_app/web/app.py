@@ -24,7 +24,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class Page(gr.Blocks):
-    """Blocks whose errors are one sentence for the caller, also if gradio refuses the call."""
+    """``gr.Blocks`` that report every error in one sentence, also of calls that gradio refuses."""
 
     async def process_api(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         try:
@@ -39,7 +39,7 @@ class Page(gr.Blocks):
 def describe_failure(error: Exception) -> str:
     """Return the message of a failed call. A malformed call is logged in one line, an error in
     this package with its traceback."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # without ``process_api`` itself
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # omits the frame of ``process_api``
     if isinstance(error, UserError):
         return str(error)
     if any(PACKAGE in Path(frame.filename).parents for frame in frames):

@@ -18,7 +18,7 @@ from .models import Models, dataset_name, hide_path
 from .runs import AT_ONCE, handler
 from .shared import plot_box
 
-#: Characters that Markdown, HTML or an automatic link could use
+#: Characters with a meaning in Markdown, HTML or automatic links
 MARKUP = re.compile(r"[\\`*_{}\[\]()<>#!|~/$&@\"']|\.(?=[^\W\d])")
 
 
@@ -35,7 +35,7 @@ def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str,
     """Return a Markdown table of facts about a model, its training curves if they were recorded,
     and its config."""
     folder, ebm = models.folder(name), models.load(name)
-    # the records of a checkpoint's training are in the folder above
+    # a checkpoint's training records are in the parent folder
     run = folder.parent if folder.name.startswith(PREFIX) else folder
     (channels, height, width), levels = ebm.config.image_shape, ebm.config.num_levels
     colours = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")

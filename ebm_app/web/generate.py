@@ -114,8 +114,8 @@ def labels_of(which: str, num_classes: int, num_images: int) -> tuple[int, ...] 
 
 
 def model_options(model: str, *, models: Models) -> tuple[dict[str, Any], ...]:
-    """Return the properties that the model determines: of the class choice, the guidance slider,
-    and the grid, which shows the stored images of the model if there are any."""
+    """Return the updates for a model: of the class choice, of the guidance slider, and of the
+    grid, which shows the stored images of the model if there are any."""
     folder = models.folder(model)
     num_classes, stored = read_config(EBMConfig, folder).num_classes, folder / STORED_GRID
     labels = [ANY, EACH, *map(str, range(num_classes))]

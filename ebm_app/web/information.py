@@ -42,7 +42,7 @@ def read_pair(
         UserError: if a file is missing or invalid, or there are too many rows or columns.
     """
     if table and (x or y):
-        raise UserError("Got .npy files and a CSV file. Remove one or the other.")
+        raise UserError("Got both .npy files and a CSV file. Remove one of them.")
     if not table and not (x and y):
         raise UserError("Data are missing. Upload two .npy files or a CSV file.")
     first, second = Path(table or x), Path(table or y)
@@ -90,7 +90,8 @@ def mi(
 def mi_example(
     task: str, num_rows: Annotated[int, Ge(100), Le(MAX_ROWS)], seed: Seed
 ) -> Iterator[tuple[str, str, None, str]]:
-    """Draw data with known mutual information; returns X, Y, no CSV file, and the true value."""
+    """Draw data with known mutual information. Returns X, Y, None (no CSV file) and the true
+    value."""
     information, draw = EXAMPLES[choose("task", task, EXAMPLES)]
     pair = draw(num_rows, torch.Generator().manual_seed(seed))
     with TemporaryDirectory() as folder:  # the page copies the files
@@ -149,5 +150,5 @@ def build(app: gr.Blocks, seed: int) -> None:
 
 
 def file_box(label: str, suffix: str) -> gr.File:
-    """Upload of a file of one type."""
+    """File upload for one file type."""
     return gr.File(label=label, file_types=[suffix], type="filepath", height=100)

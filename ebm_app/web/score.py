@@ -170,8 +170,8 @@ def place_of(excess: np.ndarray) -> str:
 
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.Tabs]:
-    """Add the tab and its endpoints /score and /score_drawing to the page; return the upload and
-    the tabs that hold it."""
+    """Add the tab and its endpoints /score and /score_drawing to the page. Return the upload
+    component and the tabs that contain it."""
     with gr.Row():
         with gr.Column():
             with gr.Tabs() as sources, gr.Tab("Draw"):

@@ -23,7 +23,7 @@ MAX_SESSIONS = 256
 #: Max upload size, and max pixels of an uploaded image, since a small file can decode to a huge
 #: image
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
-#: Wrong passwords of an address that cost no delay, and the max delay in seconds
+#: Wrong passwords of an address before logins are delayed, and the max delay in seconds
 FREE_ATTEMPTS, MAX_DELAY = 3, 60
 #: Max addresses whose wrong passwords are remembered
 MAX_ADDRESSES = 10_000
@@ -81,7 +81,7 @@ class LoginDelay:
     """ASGI middleware that delays logins of an address after wrong passwords.
 
     After ``FREE_ATTEMPTS`` wrong passwords the address must wait 1 second, then 2, 4, ... up to
-    ``MAX_DELAY``. Logins before that are refused with code 429. Every wrong password is logged.
+    ``MAX_DELAY``. Earlier logins are refused with status 429. Every wrong password is logged.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -100,7 +100,7 @@ class LoginDelay:
             text = f"Too many wrong passwords. Try again in {wait:.0f} seconds."
             headers = {"Retry-After": f"{wait:.0f}"}
             return await JSONResponse({"detail": text}, 429, headers)(scope, receive, send)
-        # counted before the answer, so that simultaneous logins are delayed too
+        # count the attempt before it is checked, so that simultaneous logins are delayed too
         delay = min(2 ** (count - FREE_ATTEMPTS), MAX_DELAY) if count >= FREE_ATTEMPTS else 0
         self.attempts[address] = count + 1, time.monotonic() + delay
         while len(self.attempts) > MAX_ADDRESSES:

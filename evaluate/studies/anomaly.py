@@ -5,8 +5,8 @@ python evaluate/anomaly.py mnist --fit 2000 --output_dir runs/mnist-detector
 
 The first table has the area under the ROC curve (AUROC) for each kind of unusual image, beside
 that of scikit-learn's detectors on pixels. The second table measures how well anomaly maps locate
-an inserted part: the area under the precision-recall curve of its pixels (AUPR), and the share of
-inserted pixels among as many pixels with the highest values. anomaly.png shows an image of each
+an inserted part: the area under the precision-recall curve of its n pixels (AUPR), and the share
+of inserted pixels among the n pixels with the highest values. anomaly.png shows an image of each
 kind and its map. With --fit, a detector is fitted to validation images and saved instead.
 """
 
@@ -35,7 +35,7 @@ NUM_FITTED = 2000
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    """The command line."""
+    """Command-line arguments."""
 
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     limit: AtLeastTwo = setting("number of ordinary test images", 1000)

@@ -54,7 +54,7 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags):
-    """The command line."""
+    """Command-line arguments."""
 
     quick: bool = setting("use fewer draws and steps, in about a minute", False)
     output_dir: Path = setting("folder of the record", Path("runs/bounds"))

@@ -70,7 +70,9 @@ class TableFlags(CommonFlags):
 
     problems: tuple[str, ...] = setting("problems, by default all", ())
     methods: tuple[str, ...] = setting("methods, by default all", ())
-    iterations: PositiveInt | None = setting("training steps, by default of the problem", None)
+    iterations: PositiveInt | None = setting(
+        "training steps; the problem's own if not given", None
+    )
     learning_rates: tuple[Positive, ...] = setting("learning rates, by default the paper's", ())
     num_seeds: Draws | None = setting("runs of the best learning rate: 3, or 2 with --quick", None)
     quick: bool = setting("a few cells with few steps, in about two minutes", False)
@@ -79,14 +81,14 @@ class TableFlags(CommonFlags):
 
 @configuration(kw_only=True)
 class ToyFlags(TableFlags):
-    """The command line of evaluate/toy.py."""
+    """Arguments of evaluate/toy.py."""
 
     output_dir: Path = setting("folder of the table", Path("runs/toy"))
 
 
 @configuration(kw_only=True)
 class MIFlags(TableFlags, PairFlags):
-    """The command line of evaluate/mi.py: of a table, or of paired rows."""
+    """Arguments of evaluate/mi.py, for a table or for paired rows."""
 
     output_dir: Path = setting("folder of the table", Path("runs/mi"))
 

@@ -28,7 +28,7 @@ def _chiral(images: Tensor, labels: Tensor | None) -> Tensor:
 def fonts() -> list[str]:
     """Return the font files of this machine and of matplotlib that have all letters, one per file
     name."""
-    from matplotlib.font_manager import fontManager, get_font  # half a second to import
+    from matplotlib.font_manager import fontManager, get_font  # takes half a second to import
 
     known = [font.fname for font in fontManager.ttflist if not font.name.startswith(SYMBOLS)]
     files, needed = {file.rpartition("/")[2]: file for file in known}, set(map(ord, LETTERS))
