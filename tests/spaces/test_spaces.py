@@ -130,7 +130,7 @@ def test_coupling_starts_as_identity_and_moves_one_half(shape):
         same, log_abs_det = part.encode_with_log_abs_det(x)
         assert torch.allclose(same, x, rtol=1e-12) and log_abs_det.abs() < 1e-12
         part = perturb(part).double()
-        jacobian, moved = jacobian_of(part.encode, x[0]), part.moved
+        jacobian, moved = jacobian_of(part.encode, x[0]), part.transformed
         kept = torch.tensor([i for i in range(x.numel()) if i not in moved])
         assert torch.equal(part.encode(x).flatten()[kept], x.flatten()[kept])
         assert torch.equal(jacobian[kept], torch.eye(x.numel(), dtype=F64)[kept])
