@@ -73,13 +73,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     estimators = make_estimators(args, ebm)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation
     dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
-    images = held_out(args, ebm)
-    levels = images.levels
-    labels = images.data.split_labels(args.split)[: args.limit] if args.labels else None
+    data, levels, seen = held_out(args, ebm)
+    labels = data.split_labels(args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", args)
-    output.data["trained_on"] = images.trained_on
+    output.data["trained_on"] = seen
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
@@ -88,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     first = next(iter(results))
     figures = {
         **results[first],
-        **images.figures(),
+        "trained_on": None if seen is None else len(seen),
         "estimator": first,
         "dequantisation": dequantiser_name,
         "split": args.split,

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from accelerate import Accelerator
 from pydantic import AfterValidator
@@ -68,28 +68,9 @@ def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
     return accelerator, ebm
 
 
-class HeldOut(NamedTuple):
-    """Images to evaluate.
-
-    Attributes:
-        levels: (N, C, H, W).
-        data: their data set.
-        trained_on: names of the images that the model was trained on; None if its training images
-            were not recorded.
-    """
-
-    levels: Images
-    data: ImageData
-    trained_on: list[str] | None
-
-    def figures(self) -> dict[str, int | None]:
-        """Return the number of images, and of those that the model was trained on."""
-        seen = None if self.trained_on is None else len(self.trained_on)
-        return {"num_images": len(self.levels), "trained_on": seen}
-
-
-def held_out(args: ImageFlags, ebm: EBM) -> HeldOut:
-    """Return the images to evaluate, and warn about those that the model was trained on.
+def held_out(args: ImageFlags, ebm: EBM) -> tuple[ImageData, Images, list[str] | None]:
+    """Return a data set, the levels (N, C, H, W) of its images to evaluate, and the names of those
+    that the model was trained on, after a warning; None if its training images were not recorded.
 
     Raises:
         UserError: if there are fewer than two images, which have no standard error, or the data
@@ -111,7 +92,7 @@ def held_out(args: ImageFlags, ebm: EBM) -> HeldOut:
     known, names = ebm.was_trained_on(levels), data.split_names(args.split)
     seen = None if known is None else [names[row] for row in known.nonzero().flatten().tolist()]
     warn_of_training_images(seen, len(levels))
-    return HeldOut(levels, data, seen)
+    return data, levels, seen
 
 
 def warn_of_training_images(names: Sequence[str] | None, num: int) -> None:

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     flow = ProbabilityFlowDensity(num_steps=args.pf_ode_steps, seed=args.seed)
     _, ebm = open_model(args)
-    levels = held_out(args, ebm).levels
+    _, levels, _ = held_out(args, ebm)
     output = Output(args.output_dir / SELF_TEST_FILE, args)
     from ebm_app.evaluation.plots import balance_figure  # matplotlib takes a second to import
 

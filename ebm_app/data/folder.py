@@ -14,21 +14,13 @@ from torch import Tensor
 
 from ebm_app.data.lazy import load_all
 from ebm_app.data.pictures import ToPixels, read_image
-from ebm_app.data.splits import (
-    MIN_IMAGES,
-    SPLITS,
-    Collected,
-    Labelled,
-    collect_splits,
-    select,
-    split_by_content,
-)
+from ebm_app.data.splits import MIN_IMAGES, SPLITS, Labelled, select, split_by_content
 from ebm_app.utils.errors import UserError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 
 
-def read_folder(path: str | Path, to_pixels: ToPixels) -> Collected:
+def read_folder(path: str | Path, to_pixels: ToPixels) -> dict[str, Labelled]:
     """Read all images in a folder and split them.
 
     If the subfolders ``train``, ``validation`` and ``test`` exist, they are the splits. Otherwise
@@ -40,8 +32,7 @@ def read_folder(path: str | Path, to_pixels: ToPixels) -> Collected:
         to_pixels: converts an image to uint8 (C, H, W).
 
     Returns:
-        Train, validation and test images, uint8 (N, C, H, W), their class labels, int64 (N,) each,
-        or None, and their file names.
+        The splits by name, with their class labels, if any, and the names of their files.
 
     Raises:
         UserError: for a missing folder, too few images, or an image that cannot be used.
@@ -55,7 +46,7 @@ def read_folder(path: str | Path, to_pixels: ToPixels) -> Collected:
             f"Expected at least {MIN_IMAGES} images in '{folder}', found {len(files)}. Add images "
             f"({', '.join(e[1:] for e in EXTENSIONS)}) or check the path."
         )
-    rows = _split_folders(folder, files)
+    has_splits = _has_splits(folder, files)
 
     def read(index: int) -> Tensor:
         return to_pixels(read_image(files[index]), str(files[index]))
@@ -63,10 +54,11 @@ def read_folder(path: str | Path, to_pixels: ToPixels) -> Collected:
     images = load_all(read, len(files), lambda index: str(files[index]))
     names = [file.relative_to(folder).as_posix() for file in files]
     part = Labelled(images, _labels(folder, files), names)
-    if rows is not None:
-        return collect_splits(select(part, rows[split]) for split in SPLITS)
-    splits = split_by_content(part)
-    return collect_splits(splits[split] for split in SPLITS)
+    if not has_splits:
+        return split_by_content(part)
+    tops = [name.partition("/")[0] for name in names]
+    rows = {split: [row for row, top in enumerate(tops) if top == split] for split in SPLITS}
+    return {split: select(part, torch.tensor(rows[split])) for split in SPLITS}
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -91,24 +83,20 @@ def _labels(folder: Path, files: Sequence[Path]) -> Tensor | None:
     return torch.tensor([names.index(parent) for parent in parents])
 
 
-def _split_folders(folder: Path, files: Sequence[Path]) -> dict[str, Tensor] | None:
-    """Return the rows of the files in the three split folders, or None if fewer than two exist.
+def _has_splits(folder: Path, files: Sequence[Path]) -> bool:
+    """Whether the files are in the three split folders.
 
     Two of the three are refused, because a split by content would train on test images.
     """
     if sum((folder / split).is_dir() for split in SPLITS) < 2:
-        return None
-    tops = [file.relative_to(folder).parts[0] for file in files]
-    for file, top in zip(files, tops, strict=True):
-        if top not in SPLITS:
-            raise UserError(
-                f"The image '{file}' is outside of {'/, '.join(SPLITS)}/. Move it into a split."
-            )
-    for split in set(SPLITS) - set(tops):
+        return False
+    tops = {file.relative_to(folder).parts[0]: file for file in files}
+    for top in tops.keys() - set(SPLITS):
+        raise UserError(
+            f"The image '{tops[top]}' is outside of {'/, '.join(SPLITS)}/. Move it into a split."
+        )
+    for split in set(SPLITS) - tops.keys():
         raise UserError(
             f"'{folder / split}' holds no images. Add some, or rename the other split folders."
         )
-    return {
-        split: torch.tensor([row for row, top in enumerate(tops) if top == split])
-        for split in SPLITS
-    }
+    return True

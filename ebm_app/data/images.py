@@ -2,11 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from ebm_app.data.levels import NUM_VALUES, ImageFormat, to_display, to_levels
 from ebm_app.data.named import DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import HUB, as_images, read_hub
-from ebm_app.data.splits import SPLITS, Labelled, Splits, collect_splits, select
+from ebm_app.data.splits import SPLITS, Labelled, select
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Int, check_argument
 from ebm_app.utils.registry import choose
@@ -42,8 +42,15 @@ class ImageData:
     train: Images
     validation: Images
     test: Images
-    labels: Splits | None = None
+    labels: tuple[Tensor, ...] | None = None
     names: tuple[list[str], ...] | None = None
+
+    @classmethod
+    def from_splits(cls, name: str, num_levels: int, splits: Mapping[str, Labelled]) -> Self:
+        """Build a data set from its splits, with labels and names if all of them have some."""
+        images, *others = zip(*(splits[split] for split in SPLITS), strict=True)
+        labels, names = (None if any(own is None for own in each) else each for each in others)
+        return cls(name, num_levels, *images, labels=labels, names=names)
 
     @classmethod
     def from_tensors(
@@ -53,7 +60,7 @@ class ImageData:
         num_levels: int,
         name: str = "images",
         labels: Tensor | None = None,
-    ) -> "ImageData":
+    ) -> Self:
         """Build a data set from the images that ``ebm_app.train`` takes.
 
         The validation images are also the test split. If they are None, a tenth of ``images`` and
@@ -81,13 +88,14 @@ class ImageData:
                 )
             labels = labels.long().cpu()
         levels, *others = (_check_levels(part, num_levels) for part in parts)
+        train = Labelled(levels, labels)
         if others:
             unknown = None if labels is None else torch.full((len(others[0]),), -1)
-            made = [Labelled(levels, labels), Labelled(others[0], unknown)]
+            held_out = Labelled(others[0], unknown)
         else:
-            made = _hold_out(Labelled(levels, labels))
-        splits, labels, _ = collect_splits([*made, made[1]])
-        return cls(name, num_levels, *splits, labels=labels)
+            train, held_out = _hold_out(train)
+        splits = {"train": train, "validation": held_out, "test": held_out}
+        return cls.from_splits(name, num_levels, splits)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -124,7 +132,7 @@ class ImageData:
         return to_display(levels, self.num_levels)
 
 
-def _hold_out(part: Labelled) -> list[Labelled]:
+def _hold_out(part: Labelled) -> tuple[Labelled, Labelled]:
     """Hold out a random tenth of images, at least 2, and all copies of the held-out images."""
     # this order is the same in every version of numpy
     order = torch.from_numpy(np.random.RandomState(0).permutation(len(part.images)))
@@ -135,7 +143,7 @@ def _hold_out(part: Labelled) -> list[Labelled]:
             f"Expected at least 3 images to train on, got {len(order)}, of which "
             f"{len(hashes.unique())} are distinct. Add images."
         )
-    return [select(part, order[~is_held_out]), select(part, order[is_held_out])]
+    return select(part, order[~is_held_out]), select(part, order[is_held_out])
 
 
 def _check_levels(images: Images, num_levels: int) -> Images:
@@ -190,12 +198,11 @@ def load_images(
         num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)
     for prefix, read in ((FOLDER, read_folder), (HUB, read_hub)):
         if name.startswith(prefix):
-            images, labels, names = read(name.removeprefix(prefix), convert)
-            return ImageData(name, num_levels, *images, labels=labels, names=names)
+            splits = read(name.removeprefix(prefix), convert)
+            return ImageData.from_splits(name, num_levels, splits)
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     if resolution is not None:
         raise UserError(f"{name} has a fixed resolution. Only folder:PATH takes a resolution.")
     root = "data" if data_root is None else data_root
     root = Path(check_argument(str | os.PathLike, "data_root", root)).expanduser()
-    images, labels = source.read(root, download)
-    return ImageData(name, source.num_levels, *images, labels=labels)
+    return ImageData.from_splits(name, source.num_levels, source.read(root, download))

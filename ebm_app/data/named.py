@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.sources import read_dataset
-from ebm_app.data.splits import Splits
+from ebm_app.data.splits import SPLITS, Labelled
 from ebm_app.utils.errors import UserError
 
 #: Sizes of the splits of the 1,797 digits, permuted by ``numpy.random.RandomState(0)``
@@ -34,8 +34,8 @@ class Source:
     files: tuple[str, ...] = ()
     max_validation: int = 10_000
 
-    def read(self, root: Path, download: bool) -> tuple[Splits, Splits]:
-        """Return levels, uint8 (N, C, H, W), and labels, int64 (N,), of the three splits.
+    def read(self, root: Path, download: bool) -> dict[str, Labelled]:
+        """Return levels, uint8 (N, C, H, W), and labels, int64 (N,), of the splits by name.
 
         Parquet files in a folder of the source's name, such as ROOT/cifar10, are read as a data
         set of Hugging Face. Otherwise torchvision reads its own files. It unpickles those of
@@ -71,7 +71,8 @@ class Source:
                 "Delete them and download them again with --download."
             ) from error
         end = len(train) - min(self.max_validation, len(train) // 6)
-        return (train[:end], train[end:], test), (labels[:end], labels[end:], test_labels)
+        images, kinds = (train[:end], train[end:], test), (labels[:end], labels[end:], test_labels)
+        return dict(zip(SPLITS, map(Labelled, images, kinds), strict=True))
 
     def _has_parquet(self, root: Path) -> bool:
         return any((root / self.name).rglob("*.parquet"))
@@ -98,15 +99,16 @@ class Source:
         return levels, torch.as_tensor(part.targets).long()
 
 
-def _read_digits() -> tuple[Splits, Splits]:
-    """Return levels 0..16, uint8 (N, 1, 8, 8), and labels (N,), of the three splits."""
+def _read_digits() -> dict[str, Labelled]:
+    """Return levels 0..16, uint8 (N, 1, 8, 8), and labels (N,), of the splits by name."""
     from sklearn.datasets import load_digits  # takes over a second to import
 
     digits = load_digits()
     order = np.random.RandomState(0).permutation(len(digits.images))
     levels = torch.from_numpy(digits.images[order].astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(digits.target[order]).long()
-    return levels.split(DIGITS_SPLITS), labels.split(DIGITS_SPLITS)
+    parts = map(Labelled, levels.split(DIGITS_SPLITS), labels.split(DIGITS_SPLITS))
+    return dict(zip(SPLITS, parts, strict=True))
 
 
 MNIST_FILES = tuple(

@@ -12,14 +12,7 @@ from torch import Tensor
 
 from ebm_app.data.lazy import load_all
 from ebm_app.data.pictures import ToPixels, to_pixels
-from ebm_app.data.splits import (
-    HELD_OUT,
-    SPLITS,
-    Collected,
-    Labelled,
-    collect_splits,
-    split_by_content,
-)
+from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, split_by_content
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.tensors import as_tensor
 
@@ -41,7 +34,7 @@ class Indexed(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
-def read_hub(name: str, to_pixels: ToPixels) -> Collected:
+def read_hub(name: str, to_pixels: ToPixels) -> dict[str, Labelled]:
     """Read the splits of a data set of the package ``datasets``.
 
     Missing splits are held out of the training split by ``split_by_content``, about a tenth each.
@@ -70,7 +63,7 @@ def read_hub(name: str, to_pixels: ToPixels) -> Collected:
     splits = {split: read_dataset(parts[split], to_pixels) for split in SPLITS if split in parts}
     if missing := HELD_OUT.keys() - splits.keys():
         splits |= split_by_content(splits["train"], missing)
-    return collect_splits(splits[split] for split in SPLITS)
+    return splits
 
 
 def read_dataset(dataset: "Dataset", to_pixels: ToPixels = to_pixels) -> Labelled:

@@ -3,7 +3,7 @@
 Copies of an image are in the same split, and images that are added later move no other image.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
@@ -13,8 +13,6 @@ from ebm_app.data.lazy import Images, image_hashes
 from ebm_app.utils.errors import UserError
 
 SPLITS = ("train", "validation", "test")
-#: Tensors of train, validation and test
-Splits = tuple[Tensor, Tensor, Tensor]
 #: Shares of the held-out splits: consecutive intervals of the hashes, from the lowest
 HELD_OUT = {"test": 0.1, "validation": 0.1}
 #: Min distinct images of a data set that is split, and of each of its splits
@@ -29,24 +27,12 @@ class Labelled(NamedTuple):
     names: list[str] | None = None
 
 
-#: Images, labels and names of the three splits
-Collected = tuple[tuple[Images, ...], Splits | None, tuple[list[str], ...] | None]
-
-
 def select(part: Labelled, rows: Tensor) -> Labelled:
     """Return some images with their labels and names, without decoding lazy images."""
     images, labels, names = part
     chosen = images[rows] if isinstance(images, Tensor) else images.select(rows)
     names = None if names is None else [names[row] for row in rows.tolist()]
     return Labelled(chosen, None if labels is None else labels[rows], names)
-
-
-def collect_splits(parts: Iterable[Labelled]) -> Collected:
-    """Return the images of train, validation and test, and their labels and names if all three
-    have them."""
-    images, *others = zip(*parts, strict=True)
-    labels, names = (None if any(own is None for own in each) else each for each in others)
-    return images, labels, names
 
 
 def first_copies(hashes: Tensor) -> Tensor:
@@ -75,14 +61,14 @@ def split_by_content(part: Labelled, held_out: Collection[str] = HELD_OUT) -> di
     hashes = image_hashes(part.images)
     order = hashes.argsort(stable=True)
     position = hashes[order].double() / 2.0**64 + 0.5  # uniform in [0, 1)
-    splits, rest, begin = {}, torch.ones(len(order), dtype=torch.bool), 0.0
+    rows, rest, begin = {}, torch.ones(len(order), dtype=torch.bool), 0.0
     for name, share in HELD_OUT.items():
         is_inside = (position >= begin) & (position < begin + share)
         begin += share
         if name in held_out:
-            splits[name], rest = order[is_inside], rest & ~is_inside
-    splits["train"] = order[rest]
-    sizes = {name: len(hashes[rows].unique()) for name, rows in splits.items()}
+            rows[name], rest = order[is_inside], rest & ~is_inside
+    rows["train"] = order[rest]
+    sizes = {name: len(hashes[own].unique()) for name, own in rows.items()}
     num = sum(sizes.values())
     if num < MIN_IMAGES or min(sizes.values()) < MIN_SPLIT:
         counts = ", ".join(f"{size} for {name}" for name, size in sizes.items())
@@ -91,4 +77,4 @@ def split_by_content(part: Labelled, held_out: Collection[str] = HELD_OUT) -> di
             f"{MIN_IMAGES} distinct images and {MIN_SPLIT} in each split. Add images, or make the "
             "splits yourself as folders train, validation and test."
         )
-    return {name: select(part, rows) for name, rows in splits.items()}
+    return {name: select(part, own) for name, own in rows.items()}
