@@ -56,8 +56,10 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
 
 
 def config_digest(data: Mapping[str, Any]) -> str:
-    """Return the SHA-256 digest of the data of a config.json, independent of order and layout."""
-    return hashlib.sha256(to_json(data, sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 digest of the data of a config.json, independent of order and layout. The
+    calibration, which is measured after the weights are saved, does not count."""
+    settings = {key: None if key == "calibration" else value for key, value in data.items()}
+    return hashlib.sha256(to_json(settings, sort_keys=True).encode()).hexdigest()
 
 
 def check_digest(folder: Path) -> None:

@@ -163,13 +163,20 @@ class PretrainedModel(nn.Module):
         each atomically."""
         folder = Path(check_argument(str | os.PathLike, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
-        data = {"kind": self.kind, **to_dict(self.config)}
-        write_tensors(folder / WEIGHTS_FILE, self.state_dict(), {DIGEST: config_digest(data)})
+        metadata = {DIGEST: config_digest(self._config_data())}
+        write_tensors(folder / WEIGHTS_FILE, self.state_dict(), metadata)
         if self.training_hashes is None:
             (folder / HASHES_FILE).unlink(missing_ok=True)
         else:
             write_tensors(folder / HASHES_FILE, {"hashes": self.training_hashes})
-        write_json(folder / CONFIG_FILE, data)
+        self.save_config(folder)
+
+    def save_config(self, folder: Path) -> None:
+        """Write config.json, atomically."""
+        write_json(folder / CONFIG_FILE, self._config_data())
+
+    def _config_data(self) -> dict[str, Any]:
+        return {"kind": self.kind, **to_dict(self.config)}
 
     def log_prob(self, images: Tensor, **options: Any) -> Tensor:
         """Return the log-likelihood of quantised images in nats: (B, C, H, W) -> (B,).

@@ -162,6 +162,6 @@ def calibrate(
     offset = Calibration(nats.mean().item(), standard_error(nats).item(), nats.std().item())
     if accelerator.is_main_process:
         ebm.config = replace(ebm.config, calibration=offset)
-        ebm.save_pretrained(folder)
+        ebm.save_config(folder)
     accelerator.wait_for_everyone()
     return {"calibration_nats": to_dict(offset)}

@@ -136,12 +136,7 @@ def begin_or_resume(accelerator: Accelerator, trainer: Trainer, options: RunOpti
 def resume(trainer: Trainer, folder: Path) -> None:
     """Resume a run from a checkpoint, after checking that its models load."""
     model, state = trainer.task.model, folder / checkpoint.STATE
-    saved = read_config(model.config_class, folder, model.kind)
-    if changes := changes_of(to_dict(saved), to_dict(model.config), FREE):
-        raise UserError(
-            f"{folder} holds a model with other settings: {'; '.join(changes)}. Resume with the "
-            "settings of its run.json."
-        )
+    read_config(model.config_class, folder, model.kind)
     model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
     if (best := state / checkpoint.BEST_FILE).exists():
         check_weights(model, best)

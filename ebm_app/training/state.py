@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 #: Settings that split a batch. They may change on a resume: a step depends on the total only.
 SPLIT = {"train_batch_size", "gradient_accumulation_steps"}
-#: Hint for a run whose training images differ
-OTHER_IMAGES = (
-    " The training images differ: restore them. Earlier versions split a folder or a Hugging Face "
-    "data set without splits at random, and only they can resume such a run."
-)
 #: Version of the ``state`` folder
 FORMAT_VERSION = 2
 
@@ -135,6 +130,12 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
     settings = {"data": now.settings["data"], **saved.settings}  # old checkpoints lack the data
+    if settings["data"] != now.settings["data"]:
+        raise UserError(
+            f"{folder} was trained on other images. Restore them. Earlier versions split a folder "
+            "or a Hugging Face data set without splits at random, and only they can resume such a "
+            "run."
+        )
     for kind, current in now.settings.items():
         changes += changes_of(settings.get(kind, {}), current, free)
     if saved.total_batch_size != now.total_batch_size:
@@ -143,8 +144,7 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
             f"{saved.total_batch_size}, now {now.total_batch_size}"
         )
     if changes:
-        has_other_images = settings["data"] != now.settings["data"]
         raise UserError(
             f"{folder} was trained with other settings: {'; '.join(changes)}. Resume with the "
-            f"settings of its run.json.{OTHER_IMAGES if has_other_images else ''}"
+            "settings of its run.json."
         )

@@ -50,28 +50,27 @@ def plan_by_time(trainer: Trainer, began: float) -> None:
     budget = 60 * trainer.requested.max_train_minutes
     costs = measure(trainer, budget)
     left = budget - (time.perf_counter() - began)
-    config, num_images = plan(trainer.requested, costs, budget, left)
-    config, num_images = broadcast_object_list([config, num_images])
+    (config,) = broadcast_object_list([plan(trainer.requested, costs, budget, left)])
     if trainer.accelerator.is_main_process:
         print(
             f"{config.max_train_steps} steps of {costs.step:.2g} s, and a validation of "
-            f"{num_images} images every {config.validation_steps} steps.",
+            f"{config.validation_images} images every {config.validation_steps} steps.",
             file=sys.stderr,
         )
-    trainer.task.limit_validation(num_images)
+    trainer.task.limit_validation(config.validation_images)
     trainer.set_config(config)
 
 
-def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> tuple[LoopConfig, int]:
-    """Return the complete settings of a run, and its number of validation images.
+def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> LoopConfig:
+    """Return the complete settings of a run.
 
     Args:
         config: settings without a number of steps.
         costs: measured times.
         budget, left: seconds of the whole run, and remaining seconds.
 
-    >>> config, num_images = plan(LoopConfig(), Costs(0.5, 1.0, 0.1), 600.0, 580.0)
-    >>> config.max_train_steps, config.validation_steps, num_images
+    >>> config = plan(LoopConfig(), Costs(0.5, 1.0, 0.1), 600.0, 580.0)
+    >>> config.max_train_steps, config.validation_steps, config.validation_images
     (980, 327, 290)
     """
     longest = VALIDATION_SHARE * budget - costs.validation
@@ -85,7 +84,7 @@ def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> tuple[
         period = config.validation_steps
         num_steps = max(1, int(left / (costs.step + validation / period)))
     config = replace(config, validation_steps=period, validation_images=num_images)
-    return complete(config, num_steps), num_images
+    return complete(config, num_steps)
 
 
 def measure(trainer: Trainer, budget: float) -> Costs:
