@@ -65,6 +65,10 @@ class KnownPixels:
         """Return the number of network evaluations in one call of ``score``."""
         return self.model.score_cost(t)
 
+    def at(self, rows: Tensor) -> "KnownPixels":
+        """Return the posterior of the points with these indices (b,) in the batch."""
+        return KnownPixels(self.model.at(rows), self.known[rows], self.mask[rows])
+
     def _moments(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
         """Return the score at ``x`` (B, *) and Var[eps | x], which is 1 for a model without."""
         if isinstance(self.model, MomentsDensity):

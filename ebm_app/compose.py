@@ -70,6 +70,10 @@ class Composition(ABC):
         """Return the number of network evaluations in one call of ``score``."""
         return sum(density.score_cost(t) for density in self.densities)
 
+    def at(self, rows: Tensor) -> Self:
+        """Return the composition at the points with these indices (b,) in the batch."""
+        return type(self)([density.at(rows) for density in self.densities], self.weights)
+
     def with_nodes(self, num_nodes: int) -> Self:
         """Return the same composition with another number of quadrature nodes."""
         densities = [density.with_nodes(num_nodes) for density in self.densities]

@@ -21,8 +21,8 @@ NumProbes = Annotated[Int, Ge(0), Le(1000)]
 #: Error of a solve, in nats per dimension, below which it is not refined.
 TOLERANCE = 2e-3
 
-#: (points (B, *), level k) -> solution (K, B) float64 with 2^k times as many steps, and its
-#: network evaluations per point
+#: (indices of points (b,), level k) -> solution (K, b) float64 with 2^k times as many steps, and
+#: its network evaluations per point
 Solve = Callable[[Tensor, int], tuple[Tensor, int]]
 
 
@@ -36,12 +36,12 @@ def refine(solve: Solve, x: Tensor, max_refinements: int) -> tuple[Tensor, Tenso
 
     A third is the error of a second-order method; for a higher order it is an upper bound.
     """
-    value, cost = solve(x, 0)
+    open_points = torch.arange(len(x), device=x.device)
+    value, cost = solve(open_points, 0)
     total, size = cost * len(x), x[0].numel()
     error = torch.full_like(value[0], torch.nan)
-    open_points = torch.arange(len(x), device=x.device)
     for level in range(1, max_refinements + 1):
-        finer, cost = solve(x[open_points], level)
+        finer, cost = solve(open_points, level)
         total += cost * len(open_points)
         error[open_points] = (finer - value[:, open_points]).mean(0).abs() / 3
         value[:, open_points] = finer
@@ -87,7 +87,8 @@ class ProbabilityFlowDensity(PointEstimator):
         # predicted noise has an error at t = 0 too, where alpha grows fast in arc length
         schedule = LOG_SNR if isinstance(model, NoiseModel) else ARC_LENGTH
 
-        def solve(points: Tensor, level: int) -> tuple[Tensor, int]:
+        def solve(rows: Tensor, level: int) -> tuple[Tensor, int]:
+            points, density = x[rows], model.at(rows)
             probes = unit_probes(points)
             if self.num_probes:
                 probes = rademacher_probes(self.num_probes, points, self.seed)
@@ -95,8 +96,8 @@ class ProbabilityFlowDensity(PointEstimator):
 
             def score(x: Tensor, t: float) -> Tensor:
                 nonlocal nfe
-                nfe += model.score_cost(t)
-                return model.score(x, t)
+                nfe += density.score_cost(t)
+                return density.score(x, t)
 
             flow, steps = ProbabilityFlow(score, path, schedule), self.num_steps * 2**level
             *_, end = flow.solve(points, t, self.start, num_steps=steps, probes=probes)

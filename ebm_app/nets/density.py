@@ -71,6 +71,17 @@ class PathDensity:
     def __init__(self, model: Any) -> None:
         self.model, self.path = model, model.path
         self.start, self.end = model.interval
+        self.labels: Tensor | None = None
+
+    def at(self, rows: Tensor) -> Self:
+        """Return the density of the points with these indices (b,) in the batch of n blocks of B
+        points, with the labels of these points."""
+        if self.labels is None:
+            return self
+        other = copy(self)
+        other.labels = self.labels[rows.to(self.labels.device) % len(self.labels)]
+        other.model = LabelledModel(self.model.model, other.labels, self.model.guidance)
+        return other
 
     def with_eps(self, eps: float) -> Self:
         """Return the same density with another margin at t = 1. A margin below the one used in
@@ -86,7 +97,7 @@ class PathDensity:
     def conditioned_on(self, labels: Tensor, guidance: float = 1.0) -> Self:
         """Return the density p_t(x | y) for class labels y (B,), see ``LabelledModel``."""
         other = copy(self)
-        other.model = LabelledModel(self.model, labels, guidance)
+        other.labels, other.model = labels, LabelledModel(self.model, labels, guidance)
         return other
 
 

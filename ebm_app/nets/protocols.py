@@ -67,6 +67,9 @@ class SteinScore(Marginals, Protocol):
     def score_cost(self, t: float) -> int:
         """Return the number of network evaluations in one call of ``score``."""
 
+    def at(self, rows: Tensor) -> Self:
+        """Return the density of the points with these indices (b,) in the batch."""
+
 
 @runtime_checkable
 class LogDensity(SteinScore, Protocol):
