@@ -7,7 +7,7 @@ MINUTES ?= 2
 FAST := --optimizer muon --train_batch_size 32 --prediction levels --dequantisation truncated_normal
 SETUP := .venv/.installed
 
-.PHONY: demo test test-ci test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent card figures studies lock clean
+.PHONY: demo test test-ci test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent fashion cifar10 card figures studies lock clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -87,6 +87,12 @@ mnist: $(SETUP)
 mnist-latent: $(SETUP)
 	$(BIN)/python train/flow.py --flow copula $(MNIST) --output_dir runs/mnist-latent-flow
 	$(BIN)/python train/ebm.py $(MNIST) --flow runs/mnist-latent-flow --config $(BUNDLED)/mnist-latent/run.json --max_train_steps 12000 --output_dir runs/mnist-latent
+
+# minutes on a GPU; Fashion-MNIST in torchvision's layout and CIFAR-10 in either layout in DATA
+fashion: $(SETUP)
+	$(BIN)/python train/ebm.py --dataset fashion_mnist --data_root $(DATA) --config $(BUNDLED)/fashion/run.json --output_dir runs/fashion
+cifar10: $(SETUP)
+	$(BIN)/python train/ebm.py --dataset cifar10 --data_root $(DATA) --config $(BUNDLED)/cifar10/run.json --output_dir runs/cifar10
 
 # figures and images for the card of a model in runs/, an hour
 MODEL ?= mnist

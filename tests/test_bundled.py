@@ -22,6 +22,8 @@ BITS = {
     "digits": (1.685396, 1.655944, 1.6732, 0.0142),
     "digits-energy": (1.672151, 1.669097, 1.6626, 0.0216),
     "mnist": (0.862956, 0.690731, 0.8977, 0.0029),
+    "fashion": (2.303143, 2.626414, 2.7723, 0.0270),
+    "cifar10": (3.616924, 3.217873, 3.06, 0.04),
     "mnist-energy": (1.318716, 1.089983, 1.3473, 0.0413),
     "mnist-latent": (1.054555, 0.980245, 1.0784, 0.0085),
 }
@@ -33,12 +35,14 @@ DIGITS = {
 
 
 def levels_of(name):
-    """Return the first 32 held-out digits, or the ten images of MNIST in the model folder."""
+    """Return the first 32 held-out digits, or the images in the model folder: ten grey ones, or
+    three in colour."""
     if name.startswith("digits"):
         return load_images("digits").test[:32]
     files = [BUNDLED / name / f"example_{index}.png" for index in range(10)]
     pixels = [np.asarray(Image.open(file))[::8, ::8] for file in files]  # enlarged eight times
-    return torch.from_numpy(np.stack(pixels))[:, None]
+    levels = torch.from_numpy(np.stack(pixels))
+    return levels[:, None] if levels.ndim == 3 else levels[:3].permute(0, 3, 1, 2)
 
 
 @pytest.mark.parametrize("name", BITS)

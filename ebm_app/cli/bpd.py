@@ -84,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         bar = partial(tqdm, desc=name, disable=not is_main)
         shared = accelerator, ebm, levels, noise, estimator, dequantiser, args.batch_size
         bits[name], results[name] = bits_by_estimator(*shared, wrap=bar, labels=labels)
+        if is_main:  # a later estimator may take hours, or fail
+            output.write({"estimators": results})
     first = next(iter(results))
     figures = {
         **results[first],

@@ -10,6 +10,7 @@ from conftest import call
 from ebm_app.cli import bpd
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
+from ebm_app.likelihood import PathIntegral
 from ebm_app.likelihood.dequantisation import TruncatedNormal
 
 ESTIMATORS = {"elbo", "path_integral", "probability_flow", "time_integral"}
@@ -48,6 +49,17 @@ def test_all_estimators_are_compared(run, tmp_path):
     row = rows["path_integral"]  # the errors of two images are independent
     assert row["numerical_error"] == pytest.approx(row["image_error"] / math.sqrt(2))
     assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
+
+
+def test_a_failure_keeps_the_estimators_before_it(run, tmp_path, monkeypatch):
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PathIntegral, "__call__", fail)
+    with pytest.raises(AssertionError, match="130"):  # the exit code of an interrupt
+        run("--limit", "2", "--estimator", "elbo", "path_integral")
+    record = json.loads((tmp_path / "bpd.json").read_text())
+    assert list(record["figures"]["estimators"]) == ["elbo"]
 
 
 def test_bits_are_those_of_the_model(run, folder):

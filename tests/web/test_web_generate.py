@@ -87,3 +87,7 @@ def test_click_on_the_grid_returns_the_exact_image(models):
     with Image.open(BUNDLED / "mnist" / generate.STORED_GRID) as stored:
         found = np.asarray(generate.crop_cell(stored, MNIST, [29 * 2, 0]))
         assert np.array_equal(found, np.asarray(stored)[:56, 58:114])
+    config = EBMConfig("cifar10", (3, 32, 32), 256)
+    with Image.open(BUNDLED / "cifar10" / generate.STORED_GRID) as stored:  # of 49 images
+        found = np.asarray(generate.crop_cell(stored, config, [stored.width - 5, 0]))
+        assert np.array_equal(found, np.asarray(stored)[: len(found), -len(found) :])

@@ -25,8 +25,8 @@ def test_each_model_folder_is_listed_once(page_files, folder, tmp_path):
 
 def test_bundled_models_are_listed_by_default(monkeypatch):
     monkeypatch.setattr(web_models, "BUNDLED", BUNDLED)
-    names = ["mnist", "digits", "digits-energy", "mnist-energy", "mnist-latent"]
-    assert list(find_models(None, None)) == names
+    others = ["cifar10", "digits", "digits-energy", "fashion", "mnist-energy", "mnist-latent"]
+    assert list(find_models(None, None)) == ["mnist", *others]
     assert list(find_models("digits", None))[:2] == ["digits", "mnist"]
     title = title_of("digits-energy", BUNDLED / "digits-energy")
     assert title == "digits-energy: digits, 8 × 8 pixels, energy network"
