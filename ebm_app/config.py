@@ -149,7 +149,7 @@ class EBMConfig(ModelSettings):
         condition_dim: number of parameters of the augmentation that the network receives.
         num_classes: number of class labels, 0 for an unconditional model.
         early: the network for early times, if any.
-        calibration: of an energy network.
+        calibration: calibration offset of an energy network.
     """
 
     dataset: str

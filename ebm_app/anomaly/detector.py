@@ -120,8 +120,8 @@ class AnomalyDetector:
             known_text = "" if known is None else " that the model was not trained on"
             raise UserError(
                 f"Expected at least {MIN_IMAGES} distinct images{known_text} to fit a detector, "
-                f"got {len(images)}: {int(is_first.sum())} of {len(levels)} images are distinct. "
-                "Add images."
+                f"got {len(images)} among {len(levels)} images, {int(is_first.sum())} of them "
+                "distinct. Add images."
             )
         features = extract_features(self.model, images)
         half, three_quarters = len(images) // 2, 3 * len(images) // 4
@@ -152,7 +152,7 @@ class AnomalyDetector:
         return self.score_samples(images) - self.threshold(false_alarm_rate)
 
     def predict(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
-        """Return 1 for ordinary and -1 for unusual images (B,), which have p <= the rate."""
+        """Return 1 for ordinary and -1 for unusual images, those with p <= the rate: (B,)."""
         return np.where(self.decision_function(images, false_alarm_rate) < 0, -1, 1)
 
     def explain(self, images: Any) -> np.ndarray:

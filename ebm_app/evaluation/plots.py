@@ -48,7 +48,8 @@ def draw_image(axes: Axes, image: Tensor) -> None:
 
 
 def overlay_excess(axes: Axes, excess: np.ndarray) -> AxesImage:
-    """Draw a map (H, W) over an image; opacity grows from one standard deviation on."""
+    """Draw a map (H, W) over an image, with an opacity that increases above one standard
+    deviation."""
     alpha = ((excess - 1) / 3).clip(0, OPACITY)
     return axes.imshow(excess, cmap="autumn_r", vmin=0, vmax=MAX_EXCESS, alpha=alpha)
 

@@ -1,4 +1,4 @@
-"""Networks made of networks: one for early and one for late times, and one that sees images.
+"""Networks composed of networks: for early and late times, and for images of latent points.
 
 An image takes shape at log signal-to-noise ratios below about 0. This is a small part of the arc
 length of the path, which a likelihood follows, so a wide network of its own improves samples at
@@ -79,7 +79,7 @@ class SplitNet(nn.Module):
         )
 
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Evaluate for each row the network of its time, with the arguments of ``UNet``."""
+        """Evaluate each row by the network for its time, with the arguments of ``UNet``."""
         is_early = t < self.switch
         if is_early.all():
             return self.early(x, t, labels)

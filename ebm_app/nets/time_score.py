@@ -1,7 +1,7 @@
 """Networks on a path: time score models and their inputs.
 
-The network receives a time in [0, 1]. It predicts what the terms of the time score are made of
-(see ``parametrisation``), and optionally a Stein head.
+The network receives a time in [0, 1]. It predicts the quantities from which the terms of the time
+score are computed (see ``parametrisation``), and optionally a Stein head.
 """
 
 import math

@@ -63,7 +63,7 @@ class UNet(nn.Module):
             attention_head_dim=config.block_out_channels[-1] // config.num_heads,
             norm_num_groups=config.norm_num_groups,
             dropout=config.dropout,
-            # the last embedding is that of no label
+            # the last embedding stands for no label
             num_class_embeds=num_classes + 1 if num_classes else None,
         )
         nn.init.zeros_(self.unet.conv_out.weight)

@@ -31,18 +31,18 @@ class GaussianMixture:
 
     @property
     def dim(self) -> int:
-        """D."""
+        """Dimension D."""
         return self.means.shape[1]
 
     @property
     def second_moment(self) -> float:
-        """E||x||^2 / D."""
+        """Second moment E||x||^2 / D."""
         by_mode = (self.means.square() + self.variances).mean(1)
         return (self.log_weight.exp() @ by_mode).item()
 
     @property
     def mean(self) -> Tensor:
-        """E x, (D,) float64."""
+        """Mean E x, (D,) float64."""
         return self.log_weight.exp() @ self.means
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
@@ -103,7 +103,7 @@ class DensityPair:
 
     @property
     def dim(self) -> int:
-        """D."""
+        """Dimension D."""
         return self.p0.dim
 
     def log_ratio(self, x: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def mixture(
 
 
 def standard_normal(dim: int) -> GaussianMixture:
-    """N(0, I)."""
+    """Return N(0, I)."""
     return mixture([[0.0] * dim], 1.0)
 
 

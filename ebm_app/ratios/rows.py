@@ -109,7 +109,7 @@ def as_columns(values: Any, what: str) -> "DataFrame":
 
 
 def check_columns(columns: "Index", expected: "Index") -> None:
-    """Raise a UserError if the number of columns differs, or the names if both have names."""
+    """Raise a UserError if the number of columns differs, or their names where both have names."""
     from pandas import RangeIndex
 
     are_named = not any(isinstance(part, RangeIndex) for part in (columns, expected))

@@ -187,8 +187,8 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
 
 
 def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
-    """Return the flow of a model in a latent space, or None for a model in the ambient space or no
-    model.
+    """Return the flow of a model in a latent space. Return None for a model in the ambient space,
+    and without a model.
 
     >>> latent_flow("digits") is None, latent_flow("mnist-latent").config.space
     (True, 'copula')

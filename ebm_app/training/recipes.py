@@ -111,7 +111,8 @@ def network_settings(size: Size, image_shape: Sequence[int]) -> dict[str, Any]:
 
 def network_cost(config: EBMConfig) -> dict[str, int]:
     """Return the cost of one training image: the weights of the network, and the operations of a
-    forward and backward pass (two per multiply-add). Shapes are enough: nothing is computed.
+    forward and backward pass (two per multiply-add). Only shapes are propagated; nothing is
+    computed.
 
     >>> network_cost(EBMConfig("digits", (1, 8, 8), num_levels=17))
     {'weights': 634562, 'operations': 90087424}

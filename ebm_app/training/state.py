@@ -32,7 +32,7 @@ class Progress:
 
     Args:
         settings, total_batch_size: must be the same in a resumed run.
-        step: number of steps done.
+        step: number of completed steps.
         loss: last logged loss, or None.
         seconds, core_seconds: wall-clock and CPU seconds of all steps and processes, without
             validation and including the time before a resume.

@@ -1,6 +1,6 @@
 """Registries: dicts from names to classes, from which settings choose by name.
 
-Users extend them by modules that ``--import`` names (docs/extending.md).
+Users extend them in modules that they pass to ``--import`` (docs/extending.md).
 """
 
 import dataclasses
