@@ -111,11 +111,8 @@ def convert_image(
     Raises:
         UserError: naming the conversions that the image needs and that are not allowed.
     """
-    if form.image_shape[0] not in (1, 3):
-        channels = form.image_shape[0]
-        raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
+    mode, size = _mode_of(form), form.image_shape[:0:-1]
     image = to_grey_or_rgb(item, name)
-    mode, size = "L" if form.image_shape[0] == 1 else "RGB", form.image_shape[:0:-1]
     width, height, own_mode, needed = *image.size, image.mode, []
     if own_mode != mode:
         needed.append("grayscale" if mode == "L" else "rgb")
@@ -137,6 +134,14 @@ def convert_image(
     return levels
 
 
+def _mode_of(form: ImageFormat) -> str:
+    """Return Pillow's mode of the images of a model."""
+    channels = form.image_shape[0]
+    if channels not in (1, 3):
+        raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
+    return "L" if channels == 1 else "RGB"
+
+
 def nearest_levels(pixels: Tensor, num_levels: int) -> tuple[Tensor, Tensor]:
     """Return the levels nearest to 8-bit pixels, uint8 ``(*)``, and the display values (L,) of all
     levels."""
@@ -150,11 +155,9 @@ def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
 
     The centre is cropped to the aspect ratio, and pixels are averaged over areas.
     """
-    channels, height, width = form.image_shape
-    if channels not in (1, 3):
-        raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
-    image = image.convert("L" if channels == 1 else "RGB")
-    image = ImageOps.fit(image, (width, height), Image.Resampling.BOX)
+    image = ImageOps.fit(
+        image.convert(_mode_of(form)), form.image_shape[:0:-1], Image.Resampling.BOX
+    )
     levels, shades = nearest_levels(_pixels_of(image), form.num_levels)
     return shades[levels.long()].unsqueeze(0)
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,15 +23,6 @@ HUB = "hf:"
 COLOURS = (1, 3)
 #: Files of a data set that ``save_to_disk`` wrote
 SAVED = ("dataset_dict.json", "state.json")
-
-
-@runtime_checkable
-class Indexed(Protocol):
-    """Lists and map-style data sets."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Any: ...
 
 
 def read_hub(name: str, to_pixels: ToPixels) -> dict[str, Labelled]:
@@ -92,7 +83,7 @@ def as_images(images: Any) -> Labelled:
     hub = sys.modules.get("datasets")  # already imported if the images are one of its data sets
     if hub is not None and isinstance(images, hub.Dataset):
         return read_dataset(images)
-    if isinstance(images, Tensor | np.ndarray) or not isinstance(images, Indexed):
+    if isinstance(images, Tensor | np.ndarray):
         return Labelled(channels_first(as_tensor(images, "images")))
     try:
         first = images[0] if len(images) else None
@@ -104,17 +95,16 @@ def as_images(images: Any) -> Labelled:
     is_pair = isinstance(first, tuple) and len(first) == 2
     if not (isinstance(first, Image.Image) or is_pair or not isinstance(images, Sequence)):
         return Labelled(channels_first(as_tensor(images, "images")))
+    labels = [None] * len(images)
 
     def read(index: int) -> Tensor:
-        item = images[index][0] if is_pair else images[index]
+        item = images[index]
+        if is_pair:
+            item, labels[index] = item
         return to_pixels(item, f"image {index}")
 
-    labels = None
-    if is_pair:  # torchvision's data sets have all labels as targets, without decoding
-        targets = getattr(images, "targets", None)
-        targets = [images[i][1] for i in range(len(images))] if targets is None else targets
-        labels = torch.as_tensor(targets)
-    return Labelled(load_all(read, len(images), "image {}".format), labels)
+    loaded = load_all(read, len(images), "image {}".format)
+    return Labelled(loaded, torch.as_tensor(labels) if is_pair else None)
 
 
 def channels_first(images: Tensor) -> Tensor:
