@@ -116,37 +116,24 @@ def _is_same(before: Any, now: Any) -> bool:
     return before == now
 
 
-class Schedule:
-    """Learning rates and periodic actions of a run, whose settings are complete.
+def learning_rate(config: LoopConfig, step: int) -> float:
+    """Return the learning rate of a step: linear warmup, then a half cosine to 0 at the last
+    step, or a constant with a linear decay to 0 over the last ``lr_decay_steps``.
+
+    Source of the constant schedule: Hu et al. 2024, arXiv:2404.06395.
 
     >>> config = LoopConfig(learning_rate=1.0, lr_warmup_steps=4, max_train_steps=8)
-    >>> schedule = Schedule(config)
-    >>> schedule.learning_rate(1), schedule.learning_rate(4), round(schedule.learning_rate(6), 3)
+    >>> learning_rate(config, 1), learning_rate(config, 4), round(learning_rate(config, 6), 3)
     (0.25, 1.0, 0.5)
-    >>> schedule.is_due(3, 3), schedule.is_due(4, 3), schedule.is_due(8, 3)
-    (True, False, True)
+
+    Args:
+        config: complete settings.
     """
-
-    def __init__(self, config: LoopConfig) -> None:
-        self.config, self.num_steps = config, config.max_train_steps
-
-    def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step: linear warmup, then a half cosine to 0 at the last
-        step, or a constant with a linear decay to 0 over the last ``lr_decay_steps``.
-
-        Source of the constant schedule: Hu et al. 2024, arXiv:2404.06395.
-        """
-        config = self.config
-        warmup, decay = config.lr_warmup_steps, config.lr_decay_steps
-        rise = step / warmup if step < warmup else 1.0
-        if config.lr_scheduler == CONSTANT:
-            fall = min(1.0, (self.num_steps - step) / decay) if decay else 1.0
-        else:
-            progress = max(0, step - warmup) / max(1, self.num_steps - warmup)
-            fall = max(0.0, 0.5 * (1 + math.cos(math.pi * progress)))
-        return config.learning_rate * min(rise, fall)
-
-    def is_due(self, step: int, period: int) -> bool:
-        """Whether an action of this period is due after ``step``; every action is due at the
-        end."""
-        return step % period == 0 or step == self.num_steps
+    warmup, decay, last = config.lr_warmup_steps, config.lr_decay_steps, config.max_train_steps
+    rise = step / warmup if step < warmup else 1.0
+    if config.lr_scheduler == CONSTANT:
+        fall = min(1.0, (last - step) / decay) if decay else 1.0
+    else:
+        progress = max(0, step - warmup) / max(1, last - warmup)
+        fall = max(0.0, 0.5 * (1 + math.cos(math.pi * progress)))
+    return config.learning_rate * min(rise, fall)

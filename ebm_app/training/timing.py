@@ -105,12 +105,15 @@ def measure(trainer: Trainer, budget: float) -> Costs:
         trainer.losses()
         step = (time.perf_counter() - begin) / num
     few, more = FEW_IMAGES
-    first = validate(trainer, few)  # fills caches
+    first = validation_seconds(trainer, few)  # fills caches
     if first > MEASURED_SHARE * budget:
         return Costs(step, 0.0, first / few)
-    short, long = validate(trainer, few), validate(trainer, more)
-    image = max(0.0, long - short) / (more - few)
-    return Costs(step, max(0.0, short - few * image) + preview(trainer), image)
+    short, long = validation_seconds(trainer, few), validation_seconds(trainer, more)
+    image, begin = max(0.0, long - short) / (more - few), time.perf_counter()
+    if trainer.config.num_preview_images:
+        trainer.task.model.sample(trainer.config.num_preview_images, seed=trainer.config.seed)
+    preview = time.perf_counter() - begin
+    return Costs(step, max(0.0, short - few * image) + preview, image)
 
 
 @contextmanager
@@ -130,18 +133,10 @@ def undone(trainer: Trainer) -> Iterator[None]:
     trainer.now.step, trainer.pending = 0, []
 
 
-def validate(trainer: Trainer, num_images: int) -> float:
+def validation_seconds(trainer: Trainer, num_images: int) -> float:
     """Return the seconds of a validation of a few images."""
     trainer.task.limit_validation(num_images)
     trainer.task.model.eval()
     begin = time.perf_counter()
     trainer.task.validate()
-    return time.perf_counter() - begin
-
-
-def preview(trainer: Trainer) -> float:
-    """Return the seconds of the preview images of a validation."""
-    begin = time.perf_counter()
-    if trainer.config.num_preview_images:
-        trainer.task.model.sample(trainer.config.num_preview_images, seed=trainer.config.seed)
     return time.perf_counter() - begin

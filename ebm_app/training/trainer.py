@@ -21,7 +21,7 @@ from ebm_app.data.pictures import image_grid, save_image
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS
-from ebm_app.training.plan import Schedule, complete
+from ebm_app.training.plan import complete, learning_rate
 from ebm_app.training.settings import record_data
 from ebm_app.training.state import Progress, TrainingState
 from ebm_app.training.tasks import Task
@@ -82,7 +82,7 @@ class Trainer:
 
     def set_config(self, config: LoopConfig) -> None:
         """Set the settings of a run that has not begun. They must be complete."""
-        self.config, self.schedule = config, Schedule(config)
+        self.config = config
         self.ema.decay = config.ema_decay
         self.metrics = MetricsLog(self.accelerator, self.output_dir, config)
         self.now.settings["training"] = to_dict(config)
@@ -90,7 +90,7 @@ class Trainer:
     def fit(self) -> dict[str, Any]:
         """Train to the last step and return the metrics. A stop signal saves a checkpoint and
         raises ``Interrupted``."""
-        total = self.schedule.num_steps
+        total = self.config.max_train_steps
         hidden = not self.accelerator.is_main_process
         bar = tqdm(total=total, initial=self.now.step, disable=hidden, desc="train", mininterval=1)
         with bar, self.signals:
@@ -152,7 +152,7 @@ class Trainer:
         """Update the weights and their average once."""
         self.loss_module.train()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.learning_rate(self.now.step)
+            group["lr"] = learning_rate(self.config, self.now.step)
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         blocks = torch.arange(self.task.total_batch_size).split(self.config.train_batch_size)
         own_blocks = blocks[rank::world]  # rows of this process for each accumulation step
@@ -185,7 +185,7 @@ class Trainer:
         if losses is not None:
             self._check_finite(losses)
             self.now.loss = losses.mean().item()
-            rate = self.schedule.learning_rate(self.now.step)
+            rate = learning_rate(self.config, self.now.step)
             speeds = {"images_per_second": self._speed(), "core_seconds": self.now.core_seconds}
             self.metrics.write(self.now.step, loss=self.now.loss, learning_rate=rate, **speeds)
 
@@ -214,7 +214,8 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def _is_due(self, period: int) -> bool:
-        return self.schedule.is_due(self.now.step, period)
+        """Whether an action of this period is due. Every action is due at the last step."""
+        return self.now.step % period == 0 or self.now.step == self.config.max_train_steps
 
     def losses(self) -> Tensor:
         """Return the losses of the steps since the last call, averaged over processes. Waits for

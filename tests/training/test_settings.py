@@ -8,7 +8,7 @@ from conftest import error_of
 from ebm_app.config import EBMConfig, LoopConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.training.plan import CONSTANT, Schedule, complete
+from ebm_app.training.plan import CONSTANT, complete, learning_rate
 from ebm_app.training.recipes import SIZES, level_settings, network_cost, network_settings
 from ebm_app.training.settings import record_settings, resolve
 
@@ -117,12 +117,12 @@ def test_recipe_of_images_fits_their_space(digits):
 
 def test_constant_rate_warms_up_and_decays():
     settings = dict(learning_rate=1.0, lr_scheduler=CONSTANT, max_train_steps=20)
-    schedule = Schedule(LoopConfig(**settings, lr_warmup_steps=4, lr_decay_steps=5))
-    rates = [schedule.learning_rate(step) for step in range(21)]
+    config = LoopConfig(**settings, lr_warmup_steps=4, lr_decay_steps=5)
+    rates = [learning_rate(config, step) for step in range(21)]
     assert rates[:5] == [0.0, 0.25, 0.5, 0.75, 1.0] and set(rates[4:16]) == {1.0}
     assert rates[15:] == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
-    open_ended = Schedule(LoopConfig(**settings, lr_warmup_steps=0, lr_decay_steps=0))
-    assert open_ended.learning_rate(0) == open_ended.learning_rate(20) == 1.0
+    open_ended = LoopConfig(**settings, lr_warmup_steps=0, lr_decay_steps=0)
+    assert learning_rate(open_ended, 0) == learning_rate(open_ended, 20) == 1.0
 
 
 def test_lowest_frequency_is_at_least_two():
