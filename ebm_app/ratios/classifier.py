@@ -78,7 +78,7 @@ class GaussianRatio(NamedTuple):
     @classmethod
     def select(cls, train: Samples, validation: Samples) -> "GaussianRatio":
         """Select shrinkage, ``num_axes`` and ``scale`` of the ratio fitted to ``train`` by the
-        loss on ``validation``. Both are a sample of p_0 and one of p_1."""
+        loss on ``validation``. Both arguments are samples of (p_0, p_1)."""
         dim = train[0].shape[1]
         numbers = sorted({min(2**k, dim) for k in range(8)} | {dim})
         candidates = []

@@ -44,7 +44,7 @@ def step_of(folder: Path) -> int:
 
 
 def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
-    """Return the complete checkpoints of a run, oldest first, or with the suffix ``PENDING`` the
+    """Return the complete checkpoints of a run, oldest first; the suffix ``PENDING`` selects
     incomplete ones."""
     pattern = re.compile(PREFIX + r"\d{1,12}" + re.escape(suffix))
     named = (folder for folder in output_dir.glob(PREFIX + "*") if pattern.fullmatch(folder.name))

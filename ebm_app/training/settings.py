@@ -1,4 +1,4 @@
-"""From a data set, a recorded run and flags to the configurations of a run."""
+"""Configurations of a run, from a data set, a recorded run and flags."""
 
 from collections.abc import Collection
 from dataclasses import fields, replace

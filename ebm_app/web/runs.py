@@ -151,7 +151,7 @@ def start_by(
         preprocess=False,
         concurrency_id=lane,
         concurrency_limit=MAX_RUNS,
-        show_progress="hidden",  # its estimate ignores the other runs of the lane
+        show_progress="hidden",  # gradio's estimate ignores other runs of the lane
         api_name=run.__name__,
     )
     # the queue is full; all other failures have replaced the text
