@@ -145,14 +145,6 @@ def save_checkpoint(
         shutil.rmtree(old.rename(old.with_name(old.name + PENDING)))
 
 
-def restore_best(output_dir: Path, folder: Path) -> None:
-    """Copy the best model stored in a checkpoint to the top of the output folder."""
-    replace_file(output_dir / WEIGHTS_FILE, (folder / STATE / BEST_FILE).read_bytes())
-    for name in (CONFIG_FILE, HASHES_FILE):
-        if (folder / name).exists():  # older checkpoints lack the hashes
-            replace_file(output_dir / name, (folder / name).read_bytes())
-
-
 def prepare_folder(output_dir: Path, overwrite: bool) -> None:
     """Prepare ``output_dir`` for a new run. An earlier run there is deleted if ``overwrite`` is
     set, and refused otherwise. Other files are kept."""

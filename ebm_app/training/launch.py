@@ -15,7 +15,7 @@ from accelerate.utils import broadcast_object_list
 from ebm_app.config import EBMConfig, LoopConfig
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.folders import check_weights, load_weights, read_config
+from ebm_app.folders import check_weights, load_weights
 from ebm_app.pretrained import read_hashes
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import save_training_figure
@@ -123,26 +123,25 @@ def begin_or_resume(accelerator: Accelerator, trainer: Trainer, options: RunOpti
     if name:
         path = on_main(accelerator, lambda: str(checkpoint.find_checkpoint(folder, name)))
         (path,) = broadcast_object_list([path])
-        resume(trainer, Path(path))
-        if trainer.now.best is not None:
-            on_main(accelerator, lambda: checkpoint.restore_best(folder, Path(path)))
-        return
+        return resume(accelerator, trainer, Path(path))
     overwrite = options.overwrite_output_dir
     on_main(accelerator, lambda: checkpoint.prepare_folder(folder, overwrite))
     if options.init_from:
         trainer.now.origin = {"init_from": {"model": options.init_from}}
 
 
-def resume(trainer: Trainer, folder: Path) -> None:
-    """Resume a run from a checkpoint, after checking that its models load."""
+def resume(accelerator: Accelerator, trainer: Trainer, folder: Path) -> None:
+    """Resume a run from a checkpoint, and save the best model so far in the output folder."""
     model, state = trainer.task.model, folder / checkpoint.STATE
-    read_config(model.config_class, folder, model.kind)
     model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
-    if (best := state / checkpoint.BEST_FILE).exists():
-        check_weights(model, best)
-        load_weights(model, best)
     with report_damage(state):
         trainer.resume(folder)
+    if trainer.now.best is not None:
+        trained = {name: value.clone() for name, value in model.state_dict().items()}
+        check_weights(model, state / checkpoint.BEST_FILE)
+        load_weights(model, state / checkpoint.BEST_FILE)
+        on_main(accelerator, lambda: model.save_pretrained(trainer.output_dir))
+        model.load_state_dict(trained)
 
 
 def record(task: Task, output: Output, result: Metrics) -> Metrics | None:

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -9,9 +10,11 @@ from conftest import error_of
 from runs import SMALL, equal_tensors, weights_of, without_speeds
 from safetensors.torch import save
 
-from ebm_app import train
+from ebm_app import EBM, train
 from ebm_app.training.checkpoint import checkpoints, digests, find_checkpoint
 from ebm_app.training.metrics import read_metrics
+from ebm_app.training.trainer import Trainer
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import write_json
 
 pytestmark = pytest.mark.process
@@ -77,7 +80,6 @@ def test_resume_passes_damage_and_leftovers_of_a_crash(images, whole, run, capsy
 
 
 FORGED = {
-    "config.json": (b'{"kind": "energy model", "format_version": 1}', "dataset"),
     "state/trainer.json": (b'{"format_version": 2, "step": []}', "step"),
     "state/trainer.safetensors": (save({"x": torch.zeros(1)}), "damaged"),
     "state/best.safetensors": (save({"x": torch.zeros(1)}), "best.safetensors"),
@@ -92,6 +94,17 @@ def test_forged_files_with_fitting_digests_are_refused(images, run, name):
     write_json(last / "state" / "digests.json", digests(last))
     assert message in error_of(train, images, run, **LATEST)
     assert (run / "model.safetensors").read_bytes() == top
+
+
+def test_best_model_loads_after_a_changed_setting(images, run, monkeypatch):
+    """A run resumed twice, the second time from a checkpoint whose best model is older."""
+    changed = {**LATEST, "num_nodes": 16, "checkpointing_steps": 2, "validation_steps": 12}
+    shutil.rmtree(run / "checkpoint-12")
+    train(images, run, **changed)
+    shutil.rmtree(run / "checkpoint-12")
+    monkeypatch.setattr(Trainer, "fit", Mock(side_effect=UserError("killed")))
+    assert "killed" in error_of(train, images, run, **changed)
+    assert EBM.from_pretrained(run).config.num_nodes == 16
 
 
 def test_other_images_are_refused(images, run):
