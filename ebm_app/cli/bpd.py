@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.ebm import EBM
+from ebm_app.evaluation.codecs import codec_bits
 from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
 from ebm_app.likelihood import ALIASES, ESTIMATORS, Estimator, make_estimator, resolve_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
@@ -51,6 +52,7 @@ class Arguments(HeldOutFlags):
         f"dequantiser; defaults to that of the model. {describe(DEQUANTISERS)}", None
     )
     labels: bool = setting("compute bits of p(x | label) with the labels of the images", False)
+    formats: bool = setting("also print the bits of PNG, WebP and JPEG XL (if installed)", False)
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 
 
@@ -96,11 +98,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         "model": args.model,
         "estimators": results,
         "disagreements": disagreements(bits),
+        "formats": codec_bits(levels) if args.formats else {},
     }
     if is_main:
         output.save(figures)
         print(to_markdown([{"estimator": name, **row} for name, row in results.items()]))
         if len(results) > 1:
             print(to_markdown(figures["disagreements"]))
+        for name, value in figures["formats"].items():
+            print(f"{name}: {value:.3f} bits per dim, all images on one sheet")
     shut_down(accelerator)
     return figures if is_main else None
