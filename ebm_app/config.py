@@ -20,6 +20,7 @@ from ebm_app.utils.fields import (
     Nodes,
     NonNegative,
     Number,
+    NumLevels,
     Positive,
     PositiveInt,
     Seed,
@@ -41,7 +42,6 @@ Margin = Annotated[Float, Ge(1e-12), Lt(0.5)]
 #: Second moment of the data; outside this range a path has only noise or only data.
 Moment = Annotated[Float, Ge(1e-6), Le(1e6)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
-NumLevels = Annotated[Int, Ge(2), Le(256)]
 Width = Annotated[Int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MAX_RESOLUTIONS)]
 Layers = Annotated[Int, Ge(1), Le(16)]

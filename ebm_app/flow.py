@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.config import FORMAT_VERSION, ImageShape, NumLevels
+from ebm_app.config import FORMAT_VERSION, ImageShape
 from ebm_app.data.levels import dequantise, quantise
 from ebm_app.folders import FLOW
 from ebm_app.likelihood.bits import Likelihood, checked_levels, likelihood_of
@@ -13,7 +13,7 @@ from ebm_app.likelihood.dequantisation import noise_for
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import build_space
-from ebm_app.utils.fields import PositiveInt, Seed, check_argument, configuration
+from ebm_app.utils.fields import NumLevels, PositiveInt, Seed, check_argument, configuration
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 

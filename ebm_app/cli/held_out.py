@@ -8,14 +8,21 @@ from accelerate import Accelerator
 from pydantic import AfterValidator
 
 from ebm_app.cli.command_line import CommonFlags, ConversionFlags, ModelFlag
-from ebm_app.config import Margin, NumLevels
+from ebm_app.config import Margin
 from ebm_app.data.images import ImageData
 from ebm_app.data.lazy import Images
 from ebm_app.data.splits import SPLITS
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import AtLeastTwo, BatchSize, Draws, configuration, setting
+from ebm_app.utils.fields import (
+    AtLeastTwo,
+    BatchSize,
+    Draws,
+    NumLevels,
+    configuration,
+    setting,
+)
 from ebm_app.utils.processes import make_accelerator
 from ebm_app.utils.registry import choose
 

@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.data.folder import read_folder
@@ -21,12 +20,11 @@ from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import HUB, as_images, read_hub
 from ebm_app.data.splits import SPLITS, Labelled, select
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Int, check_argument
+from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
 
 FOLDER = "folder:"
-NumLevels = Annotated[Int, Ge(2), Le(NUM_VALUES)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,7 @@ def launch(config: LoopConfig, options: RunOptions, build: Callable[..., Task]) 
         trainer = Trainer(accelerator, task, config, output.folder)
         begin_or_resume(accelerator, trainer, options)
         if config.max_train_steps is None:
-            plan_by_time(trainer, began)
+            plan_by_time(trainer, config, began)
         output.data["settings"] = {**trainer.now.settings, **trainer.now.origin}
         if accelerator.is_main_process:
             output.write(None)

@@ -37,20 +37,21 @@ class Costs(NamedTuple):
     image: float
 
 
-def plan_by_time(trainer: Trainer, began: float) -> None:
+def plan_by_time(trainer: Trainer, config: LoopConfig, began: float) -> None:
     """Choose the number of steps such that the run ends ``max_train_minutes`` after ``began``.
 
     Validations count as training time. If they would take a large share of it, there are fewer
     validations, or fewer images in each. The main process measures and decides for all processes.
 
     Args:
-        trainer: a run before its first step, with ``max_train_minutes``.
+        trainer: a run before its first step.
+        config: its settings, with ``max_train_minutes``.
         began: start of the run, from ``time.perf_counter()``.
     """
-    budget = 60 * trainer.requested.max_train_minutes
+    budget = 60 * config.max_train_minutes
     costs = measure(trainer, budget)
     left = budget - (time.perf_counter() - began)
-    (config,) = broadcast_object_list([plan(trainer.requested, costs, budget, left)])
+    (config,) = broadcast_object_list([plan(config, costs, budget, left)])
     if trainer.accelerator.is_main_process:
         print(
             f"{config.max_train_steps} steps of {costs.step:.2g} s, and a validation of "

@@ -47,7 +47,6 @@ class Trainer:
             top. Bits per dim are not the criterion: they also fall if a density is not normalised.
 
     Attributes:
-        requested: the settings of the caller; ``config`` are the complete ones.
         now: progress of the run.
         pending: losses that are not logged yet.
         saved: step of the last checkpoint that was written or read.
@@ -77,7 +76,6 @@ class Trainer:
         self.pending: list[Tensor] = []
         self.saved: int | None = None
         self.start = (0, 0.0)
-        self.requested = config
         self.set_config(complete(config, config.max_train_steps or UNPLANNED_STEPS))
 
     def set_config(self, config: LoopConfig) -> None:

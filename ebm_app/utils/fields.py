@@ -51,6 +51,8 @@ PositiveInt = Annotated[Int, Ge(1), Le(LARGEST)]
 Count = Annotated[Int, Ge(0), Le(LARGEST)]
 AtLeastTwo = Annotated[Int, Ge(2), Le(LARGEST)]
 Seed = Annotated[Int, Ge(0), Lt(2**63)]
+#: Grey levels of an image
+NumLevels = Annotated[Int, Ge(2), Le(256)]
 #: Images per batch
 BatchSize = Annotated[Int, Ge(1), Le(2**16)]
 #: Monte Carlo draws to average

@@ -7,7 +7,7 @@ from runs import SMALL, equal_tensors, weights_of
 
 from ebm_app import EBM, train
 from ebm_app.cli.command_line import run_script
-from ebm_app.data.images import ImageData, load_images
+from ebm_app.data.images import load_images
 from ebm_app.utils.files import read_json
 
 IMAGES = torch.randint(17, (12, 1, 8, 8), dtype=torch.uint8)
@@ -39,14 +39,6 @@ def test_trained_model_samples_scores_and_loads(tmp_path):
     ebm.save_pretrained(tmp_path / "copy")
     again = EBM.from_pretrained(tmp_path / "copy")
     assert torch.equal(again.log_prob(drawn), ebm.log_prob(drawn))
-
-
-@pytest.mark.parametrize(("num", "held_out"), [(40, 4), (9, 2)])
-def test_a_tenth_is_held_out(num, held_out):
-    images = torch.arange(num, dtype=torch.uint8).view(-1, 1, 1, 1)
-    data = ImageData.from_tensors(images, None, 256)
-    assert len(data.validation) == held_out
-    assert sorted(torch.cat([data.train, data.validation]).flatten().tolist()) == list(range(num))
 
 
 @pytest.mark.parametrize(
