@@ -33,6 +33,7 @@ from ebm_app.data.pictures import convert_image, read_image
 from ebm_app.ebm import EBM
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
+from ebm_app.utils.files import name_in_errors
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import standard_error
@@ -99,7 +100,8 @@ def append_rows(path: Path, rows: Sequence[Sequence[Any]], is_first: bool) -> No
     if is_first:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # replaces a link, does not follow it
-    with path.open("x" if is_first else "a", encoding="utf-8", newline="") as file:
+    mode = "x" if is_first else "a"
+    with name_in_errors(path), path.open(mode, encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerows([COLUMNS, *rows] if is_first else rows)
 

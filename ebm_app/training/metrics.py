@@ -12,7 +12,7 @@ from ebm_app.config import LoopConfig
 from ebm_app.utils import METRICS_FILE
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import finite_or_none, to_dict
-from ebm_app.utils.files import open_file, replace_file, save_figure
+from ebm_app.utils.files import name_in_errors, open_file, replace_file, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ class MetricsLog:
     def write(self, step: int, **numbers: float) -> None:
         """Append a row."""
         if self.accelerator.is_main_process:
-            with self.path.open("a") as file:
+            with name_in_errors(self.path), self.path.open("a") as file:
                 file.write(json.dumps({"step": step, **finite_or_none(numbers)}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())

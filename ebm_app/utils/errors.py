@@ -58,9 +58,10 @@ def user_message(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno is not None:
         place = "a file" if error.filename is None else " ".join(str(error.filename).splitlines())
         return f"Cannot access {place}: {error.strerror}."
-    # memory errors of numpy, of torch on a GPU, and of torch on the CPU
+    # memory errors of numpy, of torch on a GPU, of torch on the CPU, and of its import
     names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"MemoryError", "OutOfMemoryError"} or "allocate memory" in str(error):
+    texts = ("allocate memory", "failed to map segment")
+    if names & {"MemoryError", "OutOfMemoryError"} or any(text in str(error) for text in texts):
         return "Out of memory. Use a smaller batch, or fewer images, draws or steps."
     return None
 

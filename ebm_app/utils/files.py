@@ -36,7 +36,7 @@ def replace_file(path: Path, content: bytes) -> None:
     is replaced, not followed.
     """
     pending = path.with_name(f".{path.name}.tmp")
-    with lock_folder(path.parent):
+    with lock_folder(path.parent), name_in_errors(path):
         pending.unlink(missing_ok=True)
         try:
             with pending.open("xb") as file:
@@ -47,6 +47,17 @@ def replace_file(path: Path, content: bytes) -> None:
         except BaseException:
             pending.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def name_in_errors(path: Path) -> Iterator[None]:
+    """Add the path to an ``OSError`` that names no file, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Server of the page: access control, security headers, upload limits and style."""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -97,8 +98,9 @@ class LoginDelay:
         count, begin = self.attempts.pop(address, (0, 0.0))
         if (wait := begin - time.monotonic()) > 0:
             self.attempts[address] = count, begin
-            text = f"Too many wrong passwords. Try again in {wait:.0f} seconds."
-            headers = {"Retry-After": f"{wait:.0f}"}
+            seconds = math.ceil(wait)
+            text = f"Too many wrong passwords. Try again in {seconds} seconds."
+            headers = {"Retry-After": str(seconds)}
             return await JSONResponse({"detail": text}, 429, headers)(scope, receive, send)
         # count the attempt before it is checked, so that simultaneous logins are delayed too
         delay = min(2 ** (count - FREE_ATTEMPTS), MAX_DELAY) if count >= FREE_ATTEMPTS else 0

@@ -3,9 +3,13 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 
 import pytest
-from conftest import TINY, call, load_script
+from conftest import ROOT, TINY, call, load_script
+
+from ebm_app.utils.errors import user_message
 
 #: Script -> flags of a short run
 SCRIPTS = {
@@ -48,3 +52,25 @@ def test_figures_are_printed_if_the_disk_is_full(
     assert "bits_per_dim" in json.loads(out.strip().splitlines()[-1])
     last = error.strip().splitlines()[-1]
     assert last.startswith("error: ") and "No space left on device" in last
+    assert str(tmp_path / "output") in last
+
+
+def test_error_of_a_full_disk_names_the_checkpoint(tmp_path, image_folder):
+    """A limit on the size of files fails in ``write``, as a full disk does, and names no file."""
+    flags = ["--dataset", f"folder:{image_folder}", *TINY, "--max_train_steps", "2"]
+    limited = 'ulimit -f 8; exec "$@"'
+    result = subprocess.run(
+        ["bash", "-c", limited, "bash", sys.executable, "train/ebm.py", *flags]
+        + ["--output_dir", str(tmp_path / "run")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert "File too large" in last and ".safetensors" in last
+
+
+def test_import_without_memory_is_reported():
+    error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    assert user_message(error).startswith("Out of memory")
