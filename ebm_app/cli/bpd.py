@@ -9,6 +9,7 @@ second table has the differences between estimators, which measure the error of 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         shared = accelerator, ebm, levels, noise, estimator, dequantiser, args.batch_size
         bits[name], results[name] = bits_by_estimator(*shared, wrap=bar, labels=labels)
         if is_main:  # a later estimator may take hours, or fail
-            output.write({"estimators": results})
+            with suppress(OSError):  # reported by ``save``, which prints all figures
+                output.write({"estimators": results})
     first = next(iter(results))
     figures = {
         **results[first],
