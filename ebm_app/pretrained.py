@@ -214,7 +214,7 @@ class PretrainedModel(nn.Module):
                     repo_id=repository,
                     folder_path=folder,
                     allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, CARD_FILE],
-                    delete_patterns=HASHES_FILE,  # of an earlier model, if this one has none
+                    delete_patterns=HASHES_FILE,  # an earlier version may have had some
                 )
             except Exception as error:
                 raise UserError(

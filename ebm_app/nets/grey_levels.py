@@ -18,7 +18,7 @@ from torch import Tensor
 
 #: Standard deviations, in bins, between which the levels beyond black and white fade in
 NARROW, WIDE = 0.7, 1.4
-#: Levels summed on each side of the nearest one, and how far that one may lie outside the range
+#: Levels summed on each side of the nearest one, and max distance of that one from the range
 REACH, OUTSIDE = 10, 8
 #: Variance in squared bins that is added: the deviance of CTSM-m is infinite for a variance of 0
 FLOOR = 1e-6

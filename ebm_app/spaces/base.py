@@ -1,4 +1,4 @@
-"""Base class of the spaces of the path: bijections from images in [0, 1]."""
+"""Base class of spaces: bijections from images in [0, 1] to the points of a path."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
