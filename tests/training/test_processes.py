@@ -17,6 +17,8 @@ from ebm_app.utils.files import read_json
 pytestmark = pytest.mark.process
 
 STEPS = ["--max_train_steps", "12", "--checkpointing_steps", "4", "--validation_steps", "6"]
+#: The rate of Adam: Muon's steps of equal size enlarge the rounding errors of small gradients
+STEPS += ["--learning_rate", "1e-3"]
 WHOLE = ["--train_batch_size", "8"]
 RESUME = ["--resume_from_checkpoint", "latest"]
 Stop, Words = tuple[str, int, int], Sequence[str]
