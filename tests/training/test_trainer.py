@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import Accelerator
 from conftest import error_of
 from runs import SMALL, equal_tensors, weights_of, without_speeds
 
@@ -19,6 +18,7 @@ from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plan import CONSTANT
 from ebm_app.training.settings import resolve
 from ebm_app.training.trainer import Trainer
+from ebm_app.utils.processes import make_accelerator
 
 SETTINGS = {name: value for name, value in SMALL.items() if name != "device"}
 SETTINGS |= {"max_train_steps": 8, "train_batch_size": 6, "checkpointing_steps": 4}
@@ -35,7 +35,7 @@ def data() -> ImageData:
 def make_trainer(data: ImageData, folder: Path, **changes: object) -> Trainer:
     ebm_config, config = resolve(data, {**SETTINGS, **changes})
     folder.mkdir(exist_ok=True)
-    accelerator = Accelerator(cpu=True)
+    accelerator = make_accelerator("no", "cpu")
     task = EBMTask(accelerator, ebm_config, config, data)
     return Trainer(accelerator, task, config, folder)
 

@@ -73,7 +73,7 @@ def test_bad_data_give_errors_without_folders(tmp_path):
     for source, word in (
         (files(x=good), "missing"),
         (files(good, good, table), "CSV"),
-        (files(good, good), "same"),
+        (files(good, good), "infinite"),
         (files(good, str(tmp_path / "bad.npy")), "'bad.npy'"),
         (files(good, wide), "65"),
         (files(*long), "20001"),
