@@ -123,7 +123,7 @@ class Chains:
         return ends._replace(log_weight=-ends.log_weight)
 
     def _tune(self) -> None:
-        """Set each step size to the median over pilot chains, each of which adapts its own scale.
+        """Set each step size to the median of the step sizes that the pilot chains adapt.
         The median is robust to chains that are stuck."""
         count = self.settings.steps_per_temperature + PILOT_STEPS
         follow = partial(adapt, target=ACCEPTANCE, growth=GROWTH)

@@ -113,13 +113,13 @@ class AnomalyDetector:
             UserError: if fewer than 80 images are left, or they do not match the model.
         """
         levels = to_model_levels(self.model, images)
-        is_first, known = first_copies(image_hashes(levels)), self.model.was_trained_on(levels)
-        is_used = is_first if known is None else is_first & ~known
-        images, self.left_out = levels[is_used], (~is_used).nonzero().flatten().tolist()
+        is_first, mask = first_copies(image_hashes(levels)), self.model.was_trained_on(levels)
+        is_kept = is_first if mask is None else is_first & ~mask
+        images, self.left_out = levels[is_kept], (~is_kept).nonzero().flatten().tolist()
         if len(images) < MIN_IMAGES:
-            known_text = "" if known is None else " that the model was not trained on"
+            condition = "" if mask is None else " that the model was not trained on"
             raise UserError(
-                f"Expected at least {MIN_IMAGES} distinct images{known_text} to fit a detector, "
+                f"Expected at least {MIN_IMAGES} distinct images{condition} to fit a detector, "
                 f"got {len(images)} among {len(levels)} images, {int(is_first.sum())} of them "
                 "distinct. Add images."
             )
@@ -212,9 +212,9 @@ class AnomalyDetector:
         level = excess.flatten(2).amax(2).argmax(1)
         maps = excess[torch.arange(len(level)), level]
         p_value = conformal_p_values(score, calibration)
-        known = self.model.was_trained_on(to_model_levels(self.model, images))
-        seen = None if known is None else known.numpy()
-        return Findings(score.numpy(), p_value, p_values, maps.numpy(), seen)
+        mask = self.model.was_trained_on(to_model_levels(self.model, images))
+        trained_on = None if mask is None else mask.numpy()
+        return Findings(score.numpy(), p_value, p_values, maps.numpy(), trained_on)
 
     def save(self, folder: str | os.PathLike, **about: Any) -> None:
         """Save the fitted detector to a model folder, as anomaly.safetensors and anomaly.json.

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
@@ -25,7 +26,7 @@ from ebm_app.likelihood import ALIASES, ESTIMATORS, Estimator, make_estimator, r
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown
-from ebm_app.utils.processes import shut_down
+from ebm_app.utils.processes import on_main, shut_down
 from ebm_app.utils.registry import choose, settings_of_each
 
 ALL = "all"
@@ -76,12 +77,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     estimators = make_estimators(args, ebm)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation
     dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
-    data, levels, seen = held_out(args, ebm)
+    data, levels, trained_on = held_out(args, ebm)
     labels = data.split_labels(args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", args)
-    output.data["trained_on"] = seen
+    output.data["trained_on"] = trained_on
+    formats = {}
+    if args.formats:  # before the estimators, which may take hours
+        decoded = levels[torch.arange(len(levels))]
+        formats = on_main(accelerator, lambda: codec_bits(decoded)) or {}
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
@@ -93,21 +98,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     first = next(iter(results))
     figures = {
         **results[first],
-        "trained_on": None if seen is None else len(seen),
+        "trained_on": None if trained_on is None else len(trained_on),
         "estimator": first,
         "dequantisation": dequantiser_name,
         "split": args.split,
         "model": args.model,
         "estimators": results,
         "disagreements": disagreements(bits),
-        "formats": codec_bits(levels) if args.formats else {},
+        "formats": formats,
     }
     if is_main:
         output.save(figures)
         print(to_markdown([{"estimator": name, **row} for name, row in results.items()]))
         if len(results) > 1:
             print(to_markdown(figures["disagreements"]))
-        for name, value in figures["formats"].items():
+        for name, value in formats.items():
             print(f"{name}: {value:.3f} bits per dim, all images on one sheet")
     shut_down(accelerator)
     return figures if is_main else None

@@ -39,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Classify held-out images; return accuracy, calibration error and cost."""
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    data, levels, seen = held_out(args, ebm)
+    data, levels, trained_on = held_out(args, ebm)
     labels = data.split_labels(args.split)[: args.limit]
     output = Output(args.output_dir / "classify.json", args)
-    output.data["trained_on"] = seen
+    output.data["trained_on"] = trained_on
     begin = time.perf_counter()
     batches = tqdm(levels.split(args.batch_size), desc="classify")
     posteriors = [ebm.classify(batch, seed=args.seed) for batch in batches]
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "nfe": torch.cat([each.nfe for each in posteriors]).double().mean().item(),
         "seconds_per_image": seconds / len(levels),
         "num_images": len(levels),
-        "trained_on": None if seen is None else len(seen),
+        "trained_on": None if trained_on is None else len(trained_on),
         "split": args.split,
     }
     output.save(figures)

@@ -96,10 +96,11 @@ def held_out(args: ImageFlags, ebm: EBM) -> tuple[ImageData, Images, list[str] |
             f"Expected at least 2 images for a standard error, got {len(levels)}. Choose another "
             "--split."
         )
-    known, names = ebm.was_trained_on(levels), data.split_names(args.split)
-    seen = None if known is None else [names[row] for row in known.nonzero().flatten().tolist()]
-    warn_of_training_images(seen, len(levels))
-    return data, levels, seen
+    mask, names = ebm.was_trained_on(levels), data.split_names(args.split)
+    rows = [] if mask is None else mask.nonzero().flatten().tolist()
+    trained_on = None if mask is None else [names[row] for row in rows]
+    warn_of_training_images(trained_on, len(levels))
+    return data, levels, trained_on
 
 
 def warn_of_training_images(names: Sequence[str] | None, num: int) -> None:

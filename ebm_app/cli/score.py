@@ -78,14 +78,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if not rows:
         raise UserError(f"No image of '{args.folder}' could be scored. Choose another folder.")
     bits = sum(row[3] for row in rows) / len(rows)
-    seen = [row[0] for row in rows if row[4] == "yes"]
-    warn_of_training_images(seen, len(rows))
+    trained_on = [row[0] for row in rows if row[4] == "yes"]
+    warn_of_training_images(trained_on, len(rows))
     return {
         "output": str(args.output),
         "images": len(rows),
         "bad": num_bad,
         "bits_per_dim": bits,
-        "trained_on": None if ebm.training_hashes is None else len(seen),
+        "trained_on": None if ebm.training_hashes is None else len(trained_on),
     }
 
 
@@ -125,6 +125,6 @@ def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[flo
     log_prob = torch.stack([result.log_prob for result in results]).cpu()
     bits = torch.stack([result.bits_per_dim for result in results]).cpu()
     errors = [standard_error(values).item() for values in log_prob.unbind(1)]
-    known = ebm.was_trained_on(batch)
-    seen = [""] * len(batch) if known is None else ["yes" if row else "no" for row in known]
-    return [log_prob.mean(0).tolist(), errors, bits.mean(0).tolist(), seen]
+    mask = ebm.was_trained_on(batch)
+    trained_on = [""] * len(batch) if mask is None else ["yes" if row else "no" for row in mask]
+    return [log_prob.mean(0).tolist(), errors, bits.mean(0).tolist(), trained_on]
