@@ -6,6 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+#: Images per batch of a fit, which bounds its memory to that of a few copies of the images
+FIT_BATCH = 1000
+
 
 class Space(nn.Module, ABC):
     """Bijection x -> u from dequantised images x (B, C, H, W) in [0, 1] to u of the same shape.
@@ -68,6 +71,8 @@ class Composed(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        for part in self.parts:
+        for index, part in enumerate(self.parts):
+            if index:
+                encode = self.parts[index - 1].encode
+                x = torch.cat([encode(batch) for batch in x.split(FIT_BATCH)])
             part.fit(x, repeats)
-            x = part.encode(x)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.special import ndtri
 
-from ebm_app.spaces.base import Composed, Space
+from ebm_app.spaces.base import FIT_BATCH, Composed, Space
 from ebm_app.spaces.elementwise import Logit
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
@@ -56,22 +56,32 @@ class Whitening(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Estimate m and S from x (N, C, H, W), and the shrinkage from one draw of each image.
+        r"""Estimate m and S from x (N, C, H, W). Of the K = N / repeats images,
+
+            s = (mean_n |x_n - m|^4 - |C|^2) / (K (|C|^2 - tr(C)^2 / D)),
+
+        between 0 and 1, with the Frobenius norm of C.
 
         Raises:
             UserError: if a pixel is constant.
         """
-        from sklearn.covariance import ledoit_wolf_shrinkage  # takes a second to import
-
-        rows = x.flatten(1).double().cpu()
-        num_images = len(rows) // repeats
-        if num_images < 2 or (rows.var(0) == 0).any():
+        num_images = len(x) // repeats
+        rows = x.flatten(1)
+        if num_images < 2 or (rows == rows[0]).all(0).any():
             raise UserError("Whitening needs at least 2 images and pixels that change.")
-        share = float(ledoit_wolf_shrinkage(rows[:num_images].numpy()))
-        covariance = rows.T.cov(correction=0).reshape(2 * rows.shape[1:])
+        batches = rows.split(FIT_BATCH)
+        mean = sum(batch.double().sum(0) for batch in batches) / len(rows)
+        covariance, fourth = torch.zeros_like(self.root), 0.0
+        for batch in batches:
+            centred = batch.double() - mean
+            covariance += centred.mT @ centred / len(rows)
+            fourth += centred.square().sum(1).square().sum().item() / len(rows)
         values, vectors = torch.linalg.eigh(covariance)
+        square = values.square().sum().item()
+        spread = square - len(values) * values.mean().item() ** 2
+        share = min((fourth - square) / num_images, spread) / spread if spread > 0 else 0.0
         values = (1 - share) * values.clamp_min(0) + share * values.mean()
-        self.mean.copy_(rows.mean(0))
+        self.mean.copy_(mean)
         self.root.copy_(vectors * values.sqrt() @ vectors.T)
         self.inverse_root.copy_(vectors / values.sqrt() @ vectors.T)
         self.log_det.copy_(-0.5 * values.log().sum())
@@ -141,9 +151,10 @@ class Marginals(Space):
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
         """Count the levels of x (N, C, H, W); the repeated draws of an image count as one."""
-        cell = self._cells(x.flatten(1).T.double())
-        counts = torch.full_like(self.mass, 0.5)
-        counts.scatter_add_(1, cell, torch.full(cell.shape, 1 / repeats, dtype=torch.float64))
+        counts, one = torch.full_like(self.mass, 0.5), torch.ones((), dtype=torch.float64)
+        for batch in x.flatten(1).split(FIT_BATCH):
+            cell = self._cells(batch.T.double())
+            counts.scatter_add_(1, cell, (one / repeats).expand(cell.shape))
         self.mass.copy_(counts / counts.sum(1, keepdim=True))
 
     def _cells(self, rows: Tensor) -> Tensor:

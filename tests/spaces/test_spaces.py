@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from exact import F64, generator, normal
+from sklearn.covariance import ledoit_wolf
 
 from ebm_app.data.levels import dequantise
 from ebm_app.spaces import SPACES
@@ -83,6 +84,14 @@ def test_whitened_data_have_unit_covariance():
     assert torch.allclose(torch.cov(rows.T), torch.eye(8, dtype=F64), atol=0.02)
     sources = torch.corrcoef(torch.cat([x.flatten(1), rows], 1).T)[:8, 8:]
     assert (sources.diagonal() > 0.5).all()  # zero-phase: each value stays at its pixel
+
+
+def test_shrinkage_of_few_images_matches_scikit_learn():
+    rows = normal((12, 20)) @ normal((20, 20))  # fewer images than pixels
+    part = Whitening((1, 4, 5))
+    part.fit(rows.view(12, 1, 4, 5))
+    expected = torch.from_numpy(ledoit_wolf(rows.numpy())[0])
+    assert torch.allclose(part.root @ part.root, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_standardised_data_have_the_shrunk_variance():
