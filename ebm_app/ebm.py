@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.levels import quantise
-from ebm_app.folders import PIPELINE_FILE, find_folder
+from ebm_app.folders import find_folder, is_pipeline
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import (
     MAX_BATCH_ELEMENTS,
@@ -52,7 +52,7 @@ class EBM(DensityModel):
         allow_edited_config: bool = False,
     ) -> Self:
         folder = find_folder(name_or_path)
-        if (folder / PIPELINE_FILE).is_file():
+        if is_pipeline(folder):
             return cls.from_diffusers(folder, device)
         return super().from_pretrained(folder, device, allow_edited_config)
 
@@ -62,8 +62,9 @@ class EBM(DensityModel):
         time score, so its estimators are "elbo", "discrete" and "probability_flow".
 
         Args:
-            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; its folder or hub id, of which only
-                safetensors are read; or a pair of a ``UNet2DModel`` and its scheduler.
+            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; its folder or hub id, or a checkpoint
+                of its training, of which only safetensors are read; or a pair of a ``UNet2DModel``
+                and its scheduler. The network keeps its training mode.
             num_levels: grey levels L of the training images; the network sees level k as
                 2 k / (L - 1) - 1.
 

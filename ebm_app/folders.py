@@ -23,6 +23,7 @@ HASHES_FILE = "training_images.safetensors"
 #: Index of a diffusers pipeline, and patterns of the files that are downloaded.
 PIPELINE_FILE = "model_index.json"
 PIPELINE_FILES = [PIPELINE_FILE, "unet/*.json", "unet/*.safetensors", "scheduler/*.json"]
+PIPELINE_FILES += ["scheduler_config.json", "diffusion_pytorch_model*.safetensors"]
 #: Key of the configuration's digest in the metadata of a weights file
 DIGEST = "config_sha256"
 #: Dtypes of weights, as safetensors names them.
@@ -114,6 +115,13 @@ def _download(repository: str) -> Path:
 def first_line(error: Exception) -> str:
     """Return the first line of an error of the hub, shortened."""
     return shorten((str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def is_pipeline(folder: Path) -> bool:
+    """Whether a folder has files of diffusers: a pipeline, a checkpoint or a network."""
+    if any((folder / name).exists() for name in (PIPELINE_FILE, "unet", "unet_ema")):
+        return True
+    return (folder / CONFIG_FILE).is_file() and "_class_name" in read_json(folder / CONFIG_FILE)
 
 
 def check_weights(model: nn.Module, path: Path) -> None:

@@ -8,6 +8,7 @@ the estimator causes (numerical_error), and the estimator's error for one image 
 second table has the differences between estimators, which measure the error of the model.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,7 +26,7 @@ from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
 from ebm_app.likelihood import ALIASES, ESTIMATORS, Estimator, make_estimator, resolve_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.utils.fields import configuration, setting
-from ebm_app.utils.output import Output, to_markdown
+from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
 from ebm_app.utils.processes import on_main, shut_down
 from ebm_app.utils.registry import choose, settings_of_each
 
@@ -82,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", args)
-    output.data["trained_on"] = trained_on
+    output.data |= {"trained_on": trained_on, "images": data.summary()}
+    if is_main:
+        print(data.describe(), file=sys.stderr)
     formats = {}
     if args.formats:  # before the estimators, which may take hours
         decoded = levels[torch.arange(len(levels))]
@@ -112,6 +115,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         print(to_markdown([{"estimator": name, **row} for name, row in results.items()]))
         if len(results) > 1:
             print(to_markdown(figures["disagreements"]))
+        warn_of_disagreements({name: row["bits_per_dim"] for name, row in results.items()})
         for name, value in formats.items():
             print(f"{name}: {value:.3f} bits per dim, all images on one sheet")
     shut_down(accelerator)

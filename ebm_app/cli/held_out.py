@@ -36,6 +36,7 @@ class ImageFlags(CommonFlags, ConversionFlags, ModelFlag):
     dataset: str | None = setting("data set; the model's own if not given", None)
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("download a missing data set", False)
+    skip_bad: bool = setting("leave out files of a folder that are not readable images", False)
     split: Split = setting("train, validation or test", "test")
     limit: AtLeastTwo | None = setting(
         "number of images to evaluate, the first ones; all if not given", None
@@ -89,6 +90,7 @@ def held_out(args: ImageFlags, ebm: EBM) -> tuple[ImageData, Images, list[str] |
         args.data_root,
         args.download,
         args.conversions(),
+        args.skip_bad,
     )
     levels = data.split(args.split)[: args.limit]
     if len(levels) < 2:

@@ -24,10 +24,12 @@ NUM_POINTS, LEARNING_RATE = 10_000, 1e-3
 class PairFlags:
     """Flags of an estimate from paired rows."""
 
-    x: str | None = setting("rows of X: .npy, (N,) or (N, dx), or .csv with a header", None)
-    y: str | None = setting("rows of Y, one for each row of X; may be the same .csv file", None)
-    x_columns: tuple[str, ...] = setting("columns to read from a .csv file of --x", ())
-    y_columns: tuple[str, ...] = setting("columns to read from a .csv file of --y", ())
+    x: str | None = setting(
+        "rows of X: .npy, (N,) or (N, dx), .npz, or a table: .csv, .tsv, .parquet", None
+    )
+    y: str | None = setting("rows of Y, one for each row of X; may be the same table", None)
+    x_columns: tuple[str, ...] = setting("columns of --x, or the array of an .npz file", ())
+    y_columns: tuple[str, ...] = setting("columns of --y, or the array of an .npz file", ())
     iterations: Steps | None = setting(
         "max training steps of each network; 1,000 for rows and 2,000 to 10,000 for Gaussians if "
         "not given",

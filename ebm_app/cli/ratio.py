@@ -28,7 +28,7 @@ METHODS = ("ctsm_v", "ctsm", "classifier")
 class Arguments:
     """Command-line arguments."""
 
-    x0: str = argument("rows of p_0: .npy, (N,) or (N, D), or .csv with a header")
+    x0: str = argument("rows of p_0: .npy, .npz, .csv, .tsv, .txt or .parquet")
     x1: str = argument("rows of p_1, with the same columns")
     at: str | None = setting("rows at which to write log p_1 / p_0 to at.csv", None)
     method: str = setting(
@@ -36,7 +36,7 @@ class Arguments:
         "overlap",
         "ctsm_v",
     )
-    columns: tuple[str, ...] = setting("columns to read from .csv files", ())
+    columns: tuple[str, ...] = setting("columns of tables, or the array of .npz files", ())
     num_folds: int = setting("number of folds, each with its own network", 5)
     iterations: Steps = setting("max training steps of each network", 1_200)
     output_dir: Path = setting("folder of the record, the plot and the tables", Path("runs/ratio"))

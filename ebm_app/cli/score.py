@@ -28,7 +28,7 @@ from ebm_app.cli.command_line import (
     parse,
 )
 from ebm_app.cli.held_out import warn_of_training_images
-from ebm_app.data.folder import list_images
+from ebm_app.data.listing import list_folder
 from ebm_app.data.pictures import convert_image, read_image
 from ebm_app.ebm import EBM
 from ebm_app.utils.errors import UserError
@@ -57,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score the images of a folder; return their number and the mean of their bits per dim."""
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    files = list_images(args.folder)
+    listing = list_folder(args.folder)
+    files = listing.files
+    for note in listing.notes:
+        print(f"warning: {note}", file=sys.stderr)
     rows, num_bad, allowed = [], 0, args.conversions()
     for begin in tqdm(range(0, len(files), args.batch_size), desc="score"):
         images = {}

@@ -8,33 +8,19 @@ The recipe of the data set replaces some of the defaults. --dry_run prints the s
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.config import Settings, Side
-from ebm_app.training.plan import RunOptions, complete
-from ebm_app.utils.fields import advanced, configuration, from_attributes, setting
+from ebm_app.cli.run_flags import DataFlags, restore, run_options
+from ebm_app.config import Settings
+from ebm_app.training.plan import RunOptions, complete, flags_on_resume
+from ebm_app.utils.fields import advanced, configuration, setting
 from ebm_app.utils.files import read_json
 
 #: First flags of ``--help``
 FIRST = ("space", "dataset", "data_root", "output_dir", "objective", "path")
-
-
-@configuration(kw_only=True)
-class DataFlags:
-    """Flags that choose a data set."""
-
-    dataset: str = setting(
-        "digits, mnist, fashion_mnist, cifar10, folder:PATH for image files, or hf:NAME for a "
-        "Hugging Face data set, by its folder or its name on the hub",
-        "digits",
-    )
-    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    download: bool = setting("download a missing data set", False)
-    resolution: Side | None = advanced("side to which the images of a folder are resized", None)
 
 
 @configuration(kw_only=True)
@@ -51,14 +37,6 @@ class Arguments(Settings, RunOptions, DataFlags):
     )
 
 
-def run_options(args: RunOptions, dataset: str, kind: str) -> RunOptions:
-    """Return the run options among the flags, with the default output folder of a run of this
-    kind."""
-    name = dataset.replace("folder:", "").strip("/").replace("/", "-")
-    folder = args.output_dir or Path(f"runs/{name}-{kind}")
-    return replace(from_attributes(RunOptions, args), output_dir=folder)
-
-
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train, and return the metrics on the main process."""
     args = parse(Arguments, __doc__, argv, FIRST)
@@ -70,11 +48,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.recipes import network_cost
     from ebm_app.training.settings import record_data, record_settings, resolve
 
-    data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    file = read_json(args.config).get("settings", {}) if args.config else None
+    args, resumed = restore(args, argv, args.dataset, args.space)
+    flags = explicit(args, argv, Settings)
+    if resumed:
+        flags = flags_on_resume(resumed["training"], flags)
+    data = load_images(
+        args.dataset, args.data_root, args.download, args.resolution, skip_bad=args.skip_bad
+    )
+    file = read_json(args.config).get("settings", {}) if args.config else resumed or None
     flow = Flow.from_pretrained(args.flow) if args.flow else latent_flow(args.init_from)
-    ebm_config, config = resolve(data, explicit(args, argv, Settings), file, flow)
-    if file and file["ebm"]["dataset"] == data.name and "data" in file:
+    ebm_config, config = resolve(data, flags, file, flow)
+    if args.config and file["ebm"]["dataset"] == data.name and "data" in file:
         labels = data.labels[0] if ebm_config.num_classes else None
         if file["data"] != record_data(data.train, labels):
             print(f"warning: The images differ from those of {args.config}.", file=sys.stderr)

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ebm_app.cli.command_line import ConversionFlags, ModelFlag, explicit, parse
-from ebm_app.cli.train import run_options
+from ebm_app.cli.command_line import ConversionFlags, Positional, explicit, parse
+from ebm_app.cli.run_flags import restore, run_options
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import advanced, configuration, setting
 
 #: Defaults for a distillation that differ from those of ``LoopConfig``
@@ -23,9 +24,10 @@ RECIPE |= dict(max_grad_norm=1.0, validation_images=200, validation_repeats=1)
 
 
 @configuration(kw_only=True)
-class Arguments(LoopConfig, RunOptions, ConversionFlags, ModelFlag):
+class Arguments(LoopConfig, RunOptions, ConversionFlags):
     """Flags of the command. Settings of ``RECIPE`` replace the defaults."""
 
+    model: Positional[str | None] = setting("a folder, a bundled name or a hub id", None)
     dataset: str | None = setting("data set; the model's own if not given", None)
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("download a missing data set", False)
@@ -42,10 +44,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.launch import launch
     from ebm_app.training.settings import resolve_loop
 
+    args, resumed = restore(args, argv, args.dataset or "", "energy")
+    if args.model is None:
+        raise UserError("Name the model to distil: its folder, a bundled name or a hub id.")
     teacher = EBM.from_pretrained(args.model)
     dataset = args.dataset or teacher.config.dataset
     allowed = args.conversions()
     data = images_for(teacher.config, dataset, args.data_root, args.download, allowed)
-    config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data)
+    config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data, resumed)
     build = partial(EnergyTask, teacher=teacher, name=args.model, data=data)
     return launch(config, run_options(args, dataset, "energy"), build)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.cli.train import DataFlags, run_options
+from ebm_app.cli.run_flags import DataFlags, restore, run_options
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
 from ebm_app.utils.fields import configuration, setting
@@ -49,9 +49,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.utils.random import make_generator
     from ebm_app.utils.registry import choose
 
+    args, resumed = restore(args, argv, args.dataset, f"{args.flow}-flow")
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
-    data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data)
+    data = load_images(
+        args.dataset, args.data_root, args.download, args.resolution, skip_bad=args.skip_bad
+    )
+    config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data, resumed)
     torch.manual_seed(config.seed)  # initial weights
     flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind))
     # fit the parameters that have a closed form

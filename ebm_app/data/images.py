@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from ebm_app.data.named import DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import HUB, as_images, read_hub
 from ebm_app.data.splits import SPLITS, Labelled, select
-from ebm_app.utils.errors import UserError
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
@@ -32,7 +32,7 @@ class ImageData:
     """Train, validation and test images as levels 0..num_levels-1, uint8 (N, C, H, W) each.
 
     ``labels`` are the class labels of the splits, int64 (N,) each, and ``names`` the names of
-    their images, if there are any.
+    their images, if there are any. ``report`` is what was read, as JSON data.
     """
 
     name: str
@@ -42,13 +42,44 @@ class ImageData:
     test: Images
     labels: tuple[Tensor, ...] | None = None
     names: tuple[list[str], ...] | None = None
+    report: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_splits(cls, name: str, num_levels: int, splits: Mapping[str, Labelled]) -> Self:
+    def from_splits(
+        cls,
+        name: str,
+        num_levels: int,
+        splits: Mapping[str, Labelled],
+        report: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Build a data set from its splits, with labels and names if all of them have some."""
         images, *others = zip(*(splits[split] for split in SPLITS), strict=True)
         labels, names = (None if any(own is None for own in each) else each for each in others)
-        return cls(name, num_levels, *images, labels=labels, names=names)
+        options = {"labels": labels, "names": names, "report": dict(report or {})}
+        return cls(name, num_levels, *images, **options)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what was read and skipped, as JSON data."""
+        sizes = {split: len(self.split(split)) for split in SPLITS}
+        return {"name": self.name, "shape": self.image_shape, "splits": sizes, **self.report}
+
+    def describe(self) -> str:
+        """Return the summary as sentences.
+
+        >>> print(load_images("digits").describe())
+        digits: images 1x8x8, 1400 train, 100 validation, 297 test.
+        """
+        report = {"skipped": {}, "classes": {}, "bad": [], "notes": [], **self.summary()}
+        size = "x".join(map(str, report["shape"]))
+        splits = ", ".join(f"{num} {split}" for split, num in report["splits"].items())
+        lines = [f"{self.name}: images {size}, {splits}."]
+        if classes := ", ".join(f"{name} {num}" for name, num in report["classes"].items()):
+            lines.append(f"Classes: {shorten(classes)}.")
+        if skipped := ", ".join(f"{num} {kind}" for kind, num in report["skipped"].items()):
+            lines.append(f"Skipped files: {skipped}.")
+        if report["bad"]:
+            lines.append(f"Skipped unreadable images: {shorten(', '.join(report['bad']))}.")
+        return "\n".join([*lines, *(f"warning: {note}" for note in report["notes"])])
 
     @classmethod
     def from_tensors(
@@ -169,6 +200,7 @@ def load_images(
     resolution: int | None = None,
     form: ImageFormat | None = None,
     allowed: Collection[str] = (),
+    skip_bad: bool = False,
 ) -> ImageData:
     """Load a data set by name.
 
@@ -183,6 +215,7 @@ def load_images(
         resolution: side in pixels to resize the images of a folder to.
         form, allowed: shape and levels of a model's images, to which those of a folder are
             converted in place of ``resolution``, see ``convert_image``.
+        skip_bad: leave out files of a folder that cannot be read as images.
 
     Raises:
         UserError: for an unknown name, missing or damaged files, a failed download, a resolution
@@ -194,10 +227,11 @@ def load_images(
     num_levels, convert = NUM_VALUES, partial(to_pixels, resolution=resolution)
     if check_argument(ImageFormat | None, "form", form) is not None:
         num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)
-    for prefix, read in ((FOLDER, read_folder), (HUB, read_hub)):
-        if name.startswith(prefix):
-            splits = read(name.removeprefix(prefix), convert)
-            return ImageData.from_splits(name, num_levels, splits)
+    if name.startswith(FOLDER):
+        splits, report = read_folder(name.removeprefix(FOLDER), convert, skip_bad)
+        return ImageData.from_splits(name, num_levels, splits, report)
+    if name.startswith(HUB):
+        return ImageData.from_splits(name, num_levels, read_hub(name.removeprefix(HUB), convert))
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     if resolution is not None:
         raise UserError(f"{name} has a fixed resolution. Only folder:PATH takes a resolution.")

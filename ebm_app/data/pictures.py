@@ -21,7 +21,7 @@ from ebm_app.utils.tensors import as_tensor
 
 #: Pillow's decoders, chosen by the content of a file, not by its name
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
-MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 #: Converts an image, whose name is for error messages, to uint8 (C, H, W)
 ToPixels = Callable[[object, str], Tensor]
 

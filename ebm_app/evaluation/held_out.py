@@ -30,18 +30,21 @@ def images_for(
     data_root: str = "data",
     download: bool = False,
     allowed: Collection[str] = (),
+    skip_bad: bool = False,
 ) -> ImageData:
     """Load a data set for a model.
 
     Args:
         allowed: conversions that may be applied to the images of a folder or a Hugging Face data
             set, see ``convert_image``. The model's own data set is converted as in training.
+        skip_bad: leave out files of a folder that cannot be read as images.
 
     Raises:
         UserError: if the data set cannot be read, or its images do not fit the model.
     """
     own = AS_IN_TRAINING if dataset == config.dataset else ()
-    data = load_images(dataset, data_root, download, form=config, allowed=[*allowed, *own])
+    options = {"form": config, "allowed": [*allowed, *own], "skip_bad": skip_bad}
+    data = load_images(dataset, data_root, download, **options)
     expected, actual = image_format(config), image_format(data)
     if expected != actual:
         raise UserError(

@@ -32,7 +32,8 @@ class Likelihood(NamedTuple):
     Attributes:
         log_prob: (B,), lower bound on log P in nats.
         bits_per_dim: (B,), -log P / (D log 2).
-        error: (B,), error of the estimator in nats; NaN if unknown.
+        error: (B,), error of ``log_prob`` in nats: that of the estimator and, from two draws of
+            the dequantiser on, the standard error over the draws; NaN if unknown.
         components: (B, C, H, W), terms per dimension that sum to ``log_prob``, or None.
         nfe: network evaluations per image.
 

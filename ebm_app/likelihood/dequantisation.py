@@ -195,6 +195,19 @@ def decoder_log_prob(ratio: float, num_levels: int) -> Tensor:
     return torch.stack(means)
 
 
+def log_evidence(levels: Tensor, e: Tensor, ratio: float, num_levels: int) -> Tensor:
+    r"""Return log sum_j exp(-(k + ratio e - j)^2 / (2 ratio^2)) over the levels j, for levels k
+    and e (B, *): (B, *) float64. Levels further than 9 standard deviations away are left out."""
+    e, levels = e.double(), levels.long()
+    reach = min(num_levels - 1, math.ceil(ratio * (9 + e.abs().max().item())))
+    total = torch.full_like(e, -math.inf)
+    for step in range(-reach, reach + 1):
+        is_level = (levels >= -step) & (levels < num_levels - step)
+        term = -(e - step / ratio).square() / 2
+        total = torch.logaddexp(total, torch.where(is_level, term, -math.inf))
+    return total
+
+
 @configuration
 class Decoder(CentreDequantiser):
     r"""y = alpha_t c_k + sqrt(v_t) e with c_k the centre of the cell and e ~ N(0, I), evaluated at
@@ -203,7 +216,9 @@ class Decoder(CentreDequantiser):
 
         log P(k) >= E[log p_t(y) - log q(y | k) + log P(k | y)].
 
-    The mean of log P(k | y) is computed by ``decoder_log_prob``, not drawn.
+    A draw takes both terms at the same y, where e^2 cancels:
+
+        log P(k | y) / q(y | k) = log(2 pi v_t) / 2 - log sum_j exp(-(y - alpha_t c_j)^2 / 2 v_t).
 
     Source: Kingma et al. 2021, arXiv:2107.00630, section 3.3.
 
@@ -222,14 +237,18 @@ class Decoder(CentreDequantiser):
         centre = self.training_points(levels, cells, noise)
         e = torch.special.ndtri(noise.double().clamp_min(2**-26))
         y, log_scale = self.around(centre, e, density.path, density.end)
-        decoded = self.log_prob(levels, cells, density.path, density.end)
-        return Dequantised(y, density.end, 0.5 * e.square() + log_scale + decoded)
+        ratio = self.ratio(cells, density.path, density.end)
+        evidence = log_evidence(levels, e, ratio, cells.num_levels)
+        return Dequantised(y, density.end, log_scale - evidence)
+
+    def ratio(self, cells: Cells, path: GaussianPath, t: float) -> float:
+        """Return the standard deviation of y in units of the distance of the levels."""
+        scale, time = self.scale_of(cells.space, path), torch.tensor(t, dtype=torch.float64)
+        return (path.variance(time).sqrt() / path.alpha(time)).item() * cells.num_levels / scale
 
     def log_prob(self, levels: Tensor, cells: Cells, path: GaussianPath, t: float) -> Tensor:
-        """Return E[log P(k | y)] in nats at the time t, (B, *) float64."""
-        scale, time = self.scale_of(cells.space, path), torch.tensor(t, dtype=torch.float64)
-        ratio = (path.variance(time).sqrt() / path.alpha(time)).item()
-        table = decoder_log_prob(ratio * cells.num_levels / scale, cells.num_levels)
+        """Return the mean of log P(k | y) over y in nats at the time t, (B, *) float64."""
+        table = decoder_log_prob(self.ratio(cells, path, t), cells.num_levels)
         return table.to(levels.device)[levels.long()]
 
 

@@ -35,18 +35,21 @@ class DiscreteBound(Estimator):
 
         KL = 1/2 (r - 1 - log r) + r/2 (exp(l_s - l_t) - 1) (e - e(z_t))^2.
 
-    "small" is tighter where an image is certain given its noisy copy, "large" where the noise is
-    smaller than the spread of grey levels. The scheduler's variance_type is the one used for
-    samples. The bound holds for any network and any subsequence of the steps, without a quadrature
-    error. The decoder is that of ``ebm_app.likelihood.dequantisation.Decoder``; only e is random,
+    "large" is tighter where the noise is smaller than the spread of grey levels, and stays useful
+    with few steps. "small" is tighter where an image is certain given its noisy copy; its terms
+    grow with exp(l_s - l_t), so it needs all steps. The scheduler's variance_type is not used.
+
+    The bound holds for any network and any subsequence of the steps, without a quadrature error.
+    The decoder is that of ``ebm_app.likelihood.dequantisation.Decoder``; only e is random,
     one draw per term. The control variate of (e - e(z_t))^2 is the centred square of
     e - sigma_t z_t, which is exact for data N(0, I), times the mean square at the step before, at
     most 1. That step uses another draw, so this introduces no bias.
 
     Args:
-        num_steps: terms of the sum, evenly spaced over the scheduler's steps; all by default.
+        num_steps: steps to use, evenly spaced over those of the scheduler; all by default. The
+            first step is the decoder's, so T steps have T - 1 terms in the sum if T is all.
             Fewer steps give more bits.
-        variance: "small" or "large"; that of the scheduler by default.
+        variance: "small" or "large".
         seed: seed of e; the noise of an image does not depend on its batch.
 
     ``error`` is the standard error over e, from the differences of (e - e(z_t))^2 at neighbouring
@@ -59,7 +62,7 @@ class DiscreteBound(Estimator):
     """
 
     num_steps: Steps | None = None
-    variance: Literal["small", "large"] | None = None
+    variance: Literal["small", "large"] = "large"
     seed: Seed = 0
 
     note: ClassVar[str] = (
@@ -86,7 +89,6 @@ class DiscreteBound(Estimator):
         x = Decoder().training_points(levels, cells, noise)
         variance, alpha = path.variance(times).tolist(), path.alpha(times).tolist()
         rises = path.log_snr(times).diff().tolist()
-        is_large = (self.variance or model.reverse_variance) == "large"
         diffusion = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         gains, squares = [], []
         share = torch.zeros(len(x), dtype=torch.float64, device=x.device)
@@ -99,7 +101,7 @@ class DiscreteBound(Estimator):
             square = (e - predicted).double().square()
             known = (a**2 * e - a * math.sqrt(v) * x).double().square()
             excess = known - a**4 - (a**2 * v) * x.double().square()
-            ratio = variance[t + 1] / v if is_large else 1.0
+            ratio = variance[t + 1] / v if self.variance == "large" else 1.0
             gain = ratio * math.expm1(rise) / 2
             estimate = square - expand_like(share, square) * excess
             share = mean_except_batch(square).clamp(max=1)
@@ -112,11 +114,12 @@ class DiscreteBound(Estimator):
         return LogDensityEstimate(sum_except_batch(components), error, components, len(gains))
 
     def _steps(self, count: int) -> Tensor:
-        """Return the indices (T + 1,) of the levels used, out of ``count`` steps."""
+        """Return the indices (T + 1,) of the levels used, out of ``count`` transitions between
+        the ``count`` + 1 steps of a scheduler."""
         num_steps = self.num_steps or count
-        if num_steps > count:
-            raise UserError(f"num_steps is {num_steps}, but the model has {count} steps.")
-        return torch.linspace(0, count, num_steps + 1).round().long()
+        if num_steps > count + 1:
+            raise UserError(f"num_steps is {num_steps}, but the model has {count + 1} steps.")
+        return torch.linspace(0, count, min(num_steps, count) + 1).round().long()
 
 
 def _standard_error(gains: list[float], squares: list[Tensor]) -> Tensor:

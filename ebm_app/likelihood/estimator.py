@@ -64,7 +64,11 @@ class PointEstimator(Estimator):
     def log_prob_of_levels(
         self, model: Any, levels: Tensor, cells: Cells, dequantiser: Dequantiser, noise: Tensor
     ) -> LogDensityEstimate:
-        """Return the mean over draws y ~ q of log p_t(y) - log q(y | levels)."""
+        """Return the mean over draws y ~ q of log p_t(y) - log q(y | levels).
+
+        The error of several draws includes their spread. That of a single draw is the error of
+        log p_t(y) alone.
+        """
         values, errors, components, nfe = [], [], [], 0
         for u in noise:
             point = dequantiser.points(levels, cells, u, model)
@@ -75,8 +79,11 @@ class PointEstimator(Estimator):
             if density.components is not None:
                 components.append(density.components + point.negative_log_q)
         mean = torch.stack(components).mean(0) if components else None
-        value, error = (torch.stack(column).mean(0) for column in (values, errors))
-        return LogDensityEstimate(value, error, mean, nfe)
+        error = torch.stack(errors).mean(0)
+        if len(values) > 1:  # a drawn error is part of the spread
+            spread = error_over_draws(torch.stack(values))
+            error = spread if self.error_is_drawn else torch.hypot(spread, error)
+        return LogDensityEstimate(torch.stack(values).mean(0), error, mean, nfe)
 
 
 def error_over_draws(values: Tensor) -> Tensor:

@@ -2,27 +2,33 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self
 
 import diffusers
 import torch
 from torch import Tensor, nn
 
 from ebm_app.config import EBMConfig, PathConfig
-from ebm_app.folders import PIPELINE_FILE, find_folder, first_line
+from ebm_app.folders import CONFIG_FILE, PIPELINE_FILE, find_folder, first_line
 from ebm_app.nets.density import PathDensity, expand_time
 from ebm_app.nets.protocols import Time
 from ebm_app.paths import LogSNRPath
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import read_json
+from ebm_app.utils.random import initial_weights
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import expand_like
 
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")
 SCHEDULERS = ("DDPMScheduler", "DDIMScheduler", "EulerDiscreteScheduler")
-UNET, SCHEDULER = "unet", "scheduler"
+UNET, SCHEDULER, WEIGHTS = "unet", "scheduler", "diffusion_pytorch_model"
+#: Folders of networks, the first that exists is read
+UNETS = ("unet_ema", UNET)
+#: abar by which ``EulerDiscreteScheduler`` replaces the 0 of a zero terminal signal-to-noise ratio
+NO_SIGNAL = 2.0**-24
 #: (x, output of the network, a, s) -> noise e in x = a x1 + s e, by prediction type
 NOISE_OF: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "epsilon": lambda x, out, a, s: out,
@@ -37,7 +43,7 @@ class PipelineModel(nn.Module):
     The scheduler's step i has alpha_i^2 = abar_i and v_i = 1 - abar_i. The path runs through these
     noise levels linearly in l = log(abar / (1 - abar)), from t = 0 at the last step to t = 1 at
     the first. Between the scheduler's steps the network gets a real-valued step, linear in l.
-    Steps without signal (abar = 0) at the end are left out.
+    Steps without signal (abar up to ``NO_SIGNAL``) at the end are left out.
 
     >>> from diffusers import DDPMScheduler, UNet2DModel
     >>> blocks = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",)}
@@ -48,32 +54,22 @@ class PipelineModel(nn.Module):
 
     Args:
         net: (x (B, C, H, W), step (B,)) -> an object with the prediction in the first C channels
-            of ``sample``. It is used without a copy.
+            of ``sample``. It is used without a copy, in evaluation mode.
         abar: (N,), the scheduler's ``alphas_cumprod``.
         prediction: a key of ``NOISE_OF``.
         channels: C.
-        reverse_variance: variance of the scheduler's reverse steps, see
-            ``ebm_app.likelihood.DiscreteBound``.
 
     Raises:
         UserError: for an unknown prediction, or noise levels that do not increase from step to
             step.
     """
 
-    def __init__(
-        self,
-        net: nn.Module,
-        abar: Tensor,
-        prediction: str,
-        channels: int,
-        reverse_variance: Literal["small", "large"] = "small",
-    ) -> None:
+    def __init__(self, net: nn.Module, abar: Tensor, prediction: str, channels: int) -> None:
         super().__init__()
         self.net, self.channels, self.eps = net, channels, 0.0
-        self.reverse_variance = reverse_variance
         self.noise_of = NOISE_OF[choose("prediction_type", prediction, NOISE_OF)]
         abar = abar.detach().cpu().double()
-        abar = abar[: max(1, int((abar > 0).sum()))]
+        abar = abar[: max(1, int((abar > NO_SIGNAL).sum()))]
         ratios = (abar.log() - torch.log1p(-abar)).flip(0)
         if len(ratios) < 3 or not (ratios.isfinite().all() and (ratios.diff() > 0).all()):
             raise UserError(
@@ -93,9 +89,29 @@ class PipelineModel(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """Return the noise predicted in x (B, C, H, W) at t (B,) float64: (B, C, H, W)."""
-        out = self.net(x, self.step(t).to(x.dtype)).sample[:, : self.channels].to(x.dtype)
+        step = self.step(t).to(x.dtype)
+        with evaluating(self.net):
+            out = self.net(x, step).sample[:, : self.channels].to(x.dtype)
         alpha, sigma = self.path.alpha(t), self.path.variance(t).sqrt()
         return self.noise_of(x, out, expand_like(alpha, x), expand_like(sigma, x))
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of this module, not of the caller's network."""
+        self.training = mode
+        return self
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Set a network to evaluation while the context is open, and restore the mode of each of its
+    modules."""
+    training = [module for module in net.modules() if module.training]
+    try:
+        net.eval()
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class DiffusionDensity(PathDensity):
@@ -103,7 +119,7 @@ class DiffusionDensity(PathDensity):
 
     def __init__(self, model: PipelineModel) -> None:
         super().__init__(model)
-        self.times, self.reverse_variance = model.times, model.reverse_variance
+        self.times = model.times
 
     def noise(self, x: Tensor, step: int) -> Tensor:
         """Return the noise predicted in ``x`` (B, *) at the level ``times[step]``: (B, *)."""
@@ -159,16 +175,20 @@ def _check_parts(kind: str, parts: Iterable[str]) -> None:
 
 
 def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
-    index = read_json(folder / PIPELINE_FILE)
-    _check_parts(index.get("_class_name"), (key for key in index if not key.startswith("_")))
-    record = read_json(folder / SCHEDULER / "scheduler_config.json")
+    if (folder / PIPELINE_FILE).is_file():
+        index = read_json(folder / PIPELINE_FILE)
+        _check_parts(index.get("_class_name"), (key for key in index if key[0] != "_"))
+    record = read_json(_scheduler_file(folder))
     kind = record.get("_class_name")
     _check_scheduler(kind)
+    unet = _network_folder(folder)
     try:
         scheduler = getattr(diffusers, kind).from_config(record)
-        net, found = diffusers.UNet2DModel.from_pretrained(
-            folder / UNET, use_safetensors=True, local_files_only=True, output_loading_info=True
-        )
+        options = {"use_safetensors": True, "local_files_only": True, "variant": _variant(unet)}
+        with initial_weights(0):  # leaves the global random state unchanged
+            net, found = diffusers.UNet2DModel.from_pretrained(
+                unet, output_loading_info=True, **options
+            )
         size = net.config.sample_size or 64  # a missing size is reported below
         height, width = (size, size) if isinstance(size, int) else size
         with torch.device("meta"):  # checks the settings without allocating memory
@@ -178,10 +198,49 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
         raise UserError(f"Cannot read {folder}: {first_line(error)}") from None
     if wrong := [key for keys in found.values() for key in keys]:
         raise UserError(
-            f"The weights in {folder / UNET} do not match its config.json, for example "
+            f"The weights in {unet} do not match its config.json, for example "
             f"{shorten(wrong[0])}. Save the pipeline again."
         )
     return net, scheduler
+
+
+def _network_folder(folder: Path) -> Path:
+    """Return the folder of the network: that of the averaged weights in a checkpoint, ``unet``, or
+    the folder itself in the flat layout of early models."""
+    for name in (*UNETS, "."):
+        if (folder / name / CONFIG_FILE).is_file():
+            return folder / name
+    raise UserError(f"{folder} has no network: {'/, '.join(UNETS)}/ or {CONFIG_FILE}.")
+
+
+def _scheduler_file(folder: Path) -> Path:
+    """Return the configuration of the scheduler, which a checkpoint ``checkpoint-N`` of a training
+    script leaves to the folder of the run."""
+    above = 2 if folder.name in UNETS else 1 if folder.name.startswith("checkpoint-") else 0
+    for base in [folder, *folder.absolute().parents[:above]]:
+        for name in (f"{SCHEDULER}/scheduler_config.json", "scheduler_config.json"):
+            if (base / name).is_file():
+                return base / name
+    raise UserError(
+        f"{folder} has no scheduler_config.json. Give the pair (network, scheduler) to "
+        "EBM.from_diffusers."
+    )
+
+
+def _variant(unet: Path) -> str | None:
+    """Return the variant of the weights in a folder, such as fp16, or None.
+
+    Raises:
+        UserError: if there are no safetensors.
+    """
+    files = sorted(file.name for file in unet.glob(f"{WEIGHTS}*.safetensors"))
+    if not files:
+        raise UserError(
+            f"{unet} has no {WEIGHTS}.safetensors. Other weights are pickled and not read. Load "
+            "them in diffusers and call save_pretrained, which writes safetensors."
+        )
+    names = [name.removeprefix(WEIGHTS).split(".")[1] for name in files]
+    return None if "safetensors" in names else names[0]
 
 
 def _check_scheduler(kind: str) -> None:
@@ -219,7 +278,5 @@ def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int
     size = config.sample_size
     height, width = (size, size) if isinstance(size, int) else size
     prediction = scheduler.config.prediction_type
-    is_large = str(scheduler.config.get("variance_type", "")).startswith("fixed_large")
-    variance = "large" if is_large else "small"
-    model = PipelineModel(net, scheduler.alphas_cumprod, prediction, channels, variance)
+    model = PipelineModel(net, scheduler.alphas_cumprod, prediction, channels)
     return model, (channels, height, width)

@@ -6,7 +6,7 @@ has shape (B, *), and ``t`` is one time for all points or a float64 tensor (B,).
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -92,11 +92,9 @@ class NoiseModel(SteinScore, Protocol):
 
     Attributes:
         times: time of each level from noise to data, (T + 1,) float64.
-        reverse_variance: variance of the reverse steps, see ``DiscreteBound``.
     """
 
     times: Tensor
-    reverse_variance: Literal["small", "large"]
 
     def noise(self, x: Tensor, step: int) -> Tensor:
         """Return the noise predicted in ``x`` (B, *) at the level ``times[step]``: (B, *)."""

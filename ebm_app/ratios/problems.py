@@ -40,8 +40,9 @@ class Problem:
     kl_divergence: float | None = None
 
     def shorten(self, iterations: int) -> "Problem":
-        """Return the problem with another number of training steps."""
-        every = min(self.training.eval_every, iterations)
+        """Return the problem with another number of training steps, and at least six
+        evaluations."""
+        every = min(self.training.eval_every, math.ceil(iterations / 6))
         training = replace(self.training, iterations=iterations, eval_every=every)
         return replace(self, training=training)
 

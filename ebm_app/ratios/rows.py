@@ -1,10 +1,13 @@
-"""Rows of a user's data as data frames of real numbers, from arrays, .npy and CSV files.
+"""Rows of a user's data as data frames of real numbers, from arrays and files.
 
 No file is unpickled.
 """
 
+import gzip
+import re
 import warnings
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +24,8 @@ from ebm_app.utils.tensors import as_tensor
 if TYPE_CHECKING:
     from pandas import DataFrame, Index
 
+#: Suffixes of tables with named columns
+TABLES = {".csv", ".tsv", ".txt", ".parquet"}
 NumFolds = Annotated[Int, Ge(3), Le(100)]
 #: Min distinct rows of each fold
 ROWS_PER_FOLD = 5
@@ -29,10 +34,12 @@ LARGEST_RANGE = 1e100
 
 
 def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
-    """Read rows (N, d) from a .npy file, or the named columns of a CSV file, as float64.
+    """Read rows (N, d) of numbers from a file, as float64.
 
-    A CSV file is UTF-8 with commas between cells, a header line and decimal points. Columns that
-    are not named may hold text.
+    A .npy file holds the rows, and an .npz file the array that ``columns`` names. Otherwise
+    ``columns`` are those of a .parquet file or of a text table in UTF-8 with a header, .csv, .tsv
+    or .txt, also compressed (.gz). Cells are separated by commas, semicolons or tabs; decimal
+    commas are read where no commas separate cells. Columns that are not named may hold text.
 
     Raises:
         UserError: if the file is missing, damaged or of another format, a column is missing, or a
@@ -40,28 +47,43 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
     """
     path = Path(path).expanduser()
     open_file(path).close()
-    is_csv = path.suffix.lower() == ".csv"
+    is_packed = path.suffix.lower() == ".gz"
+    is_table = (path.with_suffix("") if is_packed else path).suffix.lower() in TABLES
     try:
         # a memory map allocates nothing for a shape that the file does not hold
-        rows = _read_csv(path) if is_csv else np.load(path, mmap_mode="r", allow_pickle=False)
+        rows = _read_table(path) if is_table else np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy raises a dozen exception types for a damaged header
-        form = "comma-separated text in UTF-8" if is_csv else "an .npy file, with numpy.save"
+        form = "a text table in UTF-8" if is_table else "an .npy file, with numpy.save"
         reason = shorten(error) or type(error).__name__
+        if "pickle" in reason:  # numpy advises to trust the file
+            reason = "it holds Python objects"
         raise UserError(f"Cannot read '{path}' ({reason}). Save it as {form}.") from error
-    if is_csv:
-        if not columns or not set(columns) <= set(rows):
-            known, names = (shorten(", ".join(part)) or "none" for part in (rows, columns))
-            raise UserError(f"'{path}' has the columns {known}, got {names}. Name some of them.")
-        rows = rows[list(columns)]
-    return as_columns(rows, f"'{path}'")
+    if isinstance(rows, np.ndarray):
+        return as_columns(rows, f"'{path}'")
+    kind = "columns" if is_table else "arrays"
+    if not columns or not set(columns) <= set(rows) or (len(columns) > 1 and not is_table):
+        known, names = (shorten(", ".join(part)) or "none" for part in (rows, columns))
+        number = "some" if is_table else "one"
+        raise UserError(f"'{path}' has the {kind} {known}, got {names}. Name {number} of them.")
+    return as_columns(rows[list(columns)] if is_table else rows[columns[0]], f"'{path}'")
 
 
-def _read_csv(path: Path) -> "DataFrame":
+def _read_table(path: Path) -> "DataFrame":
     import pandas as pd  # takes half a second to import
 
+    if path.suffix.lower() == ".parquet":
+        return pd.read_parquet(path)
+    reader = gzip.open if path.suffix.lower() == ".gz" else open
+    with reader(path, "rt", encoding="utf-8-sig") as file:
+        lines = [*islice(file, 20)]
+    comment = "#" if lines and lines[0].startswith("#") else None
+    header, *rows = [line for line in lines if line.strip() and line[0] != comment] or [""]
+    separator = max(",;\t", key=header.count)
+    has_commas = separator != "," and re.search(r"\d,\d", "".join(rows))
+    options = {"sep": separator, "decimal": "," if has_commas else ".", "comment": comment}
+    options |= {"encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # lines that are too long
-        options = {"encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
         return pd.read_csv(path, **options).rename(columns=str.strip)
 
 

@@ -12,16 +12,17 @@ from torch import Tensor
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
+from ebm_app.training.checkpoint import recorded_run
 from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.launch import latent_flow, launch
-from ebm_app.training.plan import RunOptions
+from ebm_app.training.plan import RunOptions, flags_on_resume
 from ebm_app.training.settings import resolve
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.output import lasting_terminal
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.registry import build
 
-OPTIONS = {field.name for field in fields(RunOptions)} - {"output_dir"}
+OPTIONS = {field.name for field in fields(RunOptions)} - {"output_dir", "flags"}
 
 
 def train(
@@ -81,7 +82,11 @@ def train(
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
     options = build(RunOptions, "run", {"output_dir": folder, **chosen})
     flow = latent_flow(options.init_from) if flow is None else flow
-    ebm_config, config = resolve(data, settings, flow=flow)
+    resumed = {}
+    if options.resume_from_checkpoint:
+        resumed, _ = recorded_run(folder, options.resume_from_checkpoint)
+        settings = flags_on_resume(resumed.get("training", {}), settings)
+    ebm_config, config = resolve(data, settings, resumed or None, flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))
     task = partial(EBMTask, ebm_config=ebm_config, data=data, flow=flow)
     with lasting_terminal(), generators:

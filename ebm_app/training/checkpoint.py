@@ -73,16 +73,39 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
     )
 
 
-def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
-    """Return the training settings of the checkpoint to resume from, or {} if none can be read.
-    The checkpoint is not verified."""
+def recorded_run(output_dir: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings and the flags of the run to resume, or {} and {} if no checkpoint can be
+    read, which is reported when it is loaded. The checkpoint is not verified.
+
+    Flags of runs of earlier versions, which did not record them, are read from the command in
+    their run record.
+    """
     named = Path(name) if os.path.isdir(name) else output_dir / name
     for folder in reversed(checkpoints(output_dir)) if name == "latest" else [named]:
         try:
-            return read_json(folder / STATE / TRAINER_FILE)["settings"]["training"]
+            run = read_json(folder / STATE / TRAINER_FILE)
+            settings, origin = run["settings"], run["origin"]
+            model = settings["ebm"] if "ebm" in settings else settings["flow"]
+            recorded = origin.get("flags") or flags_of_command(folder.parent / RUN_FILE)
+            teacher = settings.get("teacher", {})
+            return settings, {**recorded, **teacher, "dataset": model["dataset"]}
         except (UserError, KeyError, TypeError):
-            continue  # reported when the checkpoint is loaded
-    return {}
+            continue
+    return {}, {}
+
+
+def flags_of_command(record: Path) -> dict[str, Any]:
+    """Return the flags in the command of a run record that a resumed run restores."""
+    if not record.is_file():
+        return {}
+    words = read_json(record)["command"]
+    pairs = dict(zip(words, words[1:], strict=False))
+    names = ("data_root", "flow", "init_from", "size")
+    flags = {"size": "small"}  # the default
+    flags |= {name: pairs[f"--{name}"] for name in names if f"--{name}" in pairs}
+    if "--resolution" in pairs:
+        flags["resolution"] = int(pairs["--resolution"])
+    return flags
 
 
 def _named_checkpoint(output_dir: Path, name: str) -> Path:

@@ -1,8 +1,9 @@
 """A training run from its settings to its record, for the commands and ``ebm_app.train``."""
 
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +26,9 @@ from ebm_app.training.timing import plan_by_time
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils import RUN_FILE
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import from_attributes, from_dict, to_dict
+from ebm_app.utils.fields import from_attributes, to_dict
 from ebm_app.utils.files import report_damage
-from ebm_app.utils.output import Output, lock
+from ebm_app.utils.output import Output, lock, warn_of_disagreements
 from ebm_app.utils.processes import (
     describe_devices,
     make_accelerator,
@@ -49,7 +50,7 @@ Metrics = dict[str, Any]
 def launch(config: LoopConfig, options: RunOptions, build: Callable[..., Task]) -> Metrics | None:
     """Train the task that ``build`` makes from the settings. Return the metrics on the main
     process, and None on others."""
-    began, config = time.perf_counter(), as_recorded(config, options)
+    began = time.perf_counter()
     with set_up(config, options) as (accelerator, output):
         # accelerate's own configuration may set the precision
         config = replace(config, mixed_precision=accelerator.mixed_precision)
@@ -58,15 +59,30 @@ def launch(config: LoopConfig, options: RunOptions, build: Callable[..., Task]) 
             init_from(task.model, options.init_from)
         trainer = Trainer(accelerator, task, config, output.folder)
         begin_or_resume(accelerator, trainer, options)
+        if options.flags:
+            trainer.now.origin.setdefault("flags", options.flags)
         if config.max_train_steps is None:
             plan_by_time(trainer, config, began)
         output.data["settings"] = {**trainer.now.settings, **trainer.now.origin}
+        output.data["images"] = task.report
         if accelerator.is_main_process:
             output.write(None)
+            print(f"Training on {describe_devices(accelerator)}.", file=sys.stderr)
+            print(task.description, file=sys.stderr)
         metrics = record(task, output, trainer.fit())
         if accelerator.is_main_process:
+            warn_of_disagreements(validation_bits(trainer.now.best))
             save_training_figure(output.folder)
     return metrics
+
+
+def validation_bits(best: Mapping[str, int | float | None]) -> dict[str, float]:
+    """Return the finite bits per dim among validation metrics."""
+    return {
+        name: value
+        for name, value in best.items()
+        if name.endswith("bits_per_dim") and value is not None
+    }
 
 
 def launch_fitted(
@@ -85,17 +101,13 @@ def launch_fitted(
         return record(task, output, {name: values[f"validation_{name}"] for name in names})
 
 
-def as_recorded(config: LoopConfig, options: RunOptions) -> LoopConfig:
-    """Return the settings of a run. A resumed run takes those that are None or "auto" from its
-    checkpoint, such as the number of steps of a run in minutes."""
-    if not options.resume_from_checkpoint:
-        return config
-    recorded = checkpoint.recorded_settings(options.output_dir, options.resume_from_checkpoint)
-    names = {name for name, value in to_dict(config).items() if value in (None, "auto")}
-    if config.max_train_steps is None:
-        names.add("validation_images")
-    values = {name: recorded[name] for name in names & recorded.keys()}
-    return from_dict(type(config), to_dict(config) | values, "settings of the checkpoint")
+def check_processes(num: int, expected: int | None) -> None:
+    """Raise a UserError if the number of processes is not the expected one."""
+    if expected not in (None, num):
+        raise UserError(
+            f"Expected {expected} processes, got {num}. On CPUs, accelerate launch starts one; "
+            f"use torchrun --nproc_per_node {expected}."
+        )
 
 
 @contextmanager
@@ -110,6 +122,7 @@ def set_up(config: LoopConfig, options: RunOptions) -> Iterator[tuple[Accelerato
         dynamo_backend=config.compile,
         kwargs_handlers=[DistributedDataParallelKwargs(**ddp["ddp_args"])],
     )
+    check_processes(accelerator.num_processes, options.expect_processes)
     stop_with_launcher()
     output = Output(options.output_dir / RUN_FILE)
     with on_main(accelerator, lambda: lock(output.folder / LOCK)) or nullcontext():

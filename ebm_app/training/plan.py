@@ -7,14 +7,14 @@ Imports no torch, so that ``--help`` is fast.
 import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ebm_app.config import LoopConfig
 from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError, shorten
-from ebm_app.utils.fields import configuration, setting
+from ebm_app.utils.fields import PositiveInt, configuration, setting
 
 #: Learning rate schedule that does not depend on the length of the run until its final decay
 CONSTANT = "constant_with_warmup"
@@ -26,9 +26,16 @@ LENGTHS = ("max_train_steps", "max_train_minutes")
 LONGEST_WARMUP, MAX_DECAY = 100, 0.9999
 #: Validations and checkpoints per run, if their periods are derived from the number of steps
 NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
-#: Settings that may change when a run is resumed, since they do not affect the weights.
+#: Settings that may change when a run is resumed, since they do not affect the weights: the number
+#: of steps is compared, whatever the minutes
 FREE_ON_RESUME = frozenset(
-    {"checkpointing_steps", "checkpoints_total_limit", "logging_steps", "report_to"}
+    {
+        "max_train_minutes",
+        "checkpointing_steps",
+        "checkpoints_total_limit",
+        "logging_steps",
+        "report_to",
+    }
     | {"validation_steps", "num_preview_images", "num_nodes", "gradient_checkpointing"}
 )
 
@@ -37,7 +44,8 @@ Config = TypeVar("Config", bound=LoopConfig)
 
 @configuration(kw_only=True)
 class RunOptions:
-    """Where a run is written and how it starts."""
+    """Where a run is written and how it starts. ``flags`` are kept in its record: a resumed run
+    restores them."""
 
     output_dir: Path | None = setting(
         "folder of the run; runs/<dataset>-<kind> if not given", None
@@ -46,8 +54,12 @@ class RunOptions:
     resume_from_checkpoint: str | None = setting(
         "checkpoint to resume from: latest, or a path", None
     )
+    expect_processes: PositiveInt | None = setting(
+        "number of processes; another number is an error", None
+    )
     device: str = setting("auto, cpu or cuda", "auto")
     init_from: str | None = None
+    flags: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.resume_from_checkpoint and self.overwrite_output_dir:
@@ -75,6 +87,33 @@ def override(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str,
         )
     kept = {key: value for key, value in settings.items() if not (lengths and key in LENGTHS)}
     return {**kept, **flags}
+
+
+def flags_on_resume(recorded: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that override the recorded settings of a run that is resumed.
+
+    Recorded settings hold what "auto" and None became, and what a run in minutes was planned to:
+    its number of steps and its ``validation_images``.
+
+    >>> flags_on_resume({"max_train_minutes": 10.0}, {"max_train_minutes": 10.0, "seed": 1})
+    {'seed': 1}
+
+    Raises:
+        UserError: for another ``max_train_minutes``.
+    """
+    minutes = recorded.get("max_train_minutes")
+    given = flags.get("max_train_minutes")
+    if given is not None and given != minutes:
+        raise UserError(
+            f"--max_train_minutes is {given}, but the run to resume has {minutes}. Change its "
+            "length by --max_train_steps."
+        )
+    planned = {"size", "max_train_minutes"} | (set() if minutes is None else {"validation_images"})
+    return {
+        name: value
+        for name, value in flags.items()
+        if value not in (None, "auto") and name not in planned
+    }
 
 
 def complete(config: Config, num_steps: int) -> Config:

@@ -33,7 +33,7 @@ from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.paths import require_one_sided
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.optimizers import OPTIMIZERS
-from ebm_app.training.plan import CONSTANT, SCHEDULES, override
+from ebm_app.training.plan import CONSTANT, SCHEDULES, flags_on_resume, override
 from ebm_app.training.recipes import LATENT, make_recipe
 from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError
@@ -123,9 +123,15 @@ def adapt_defaults(settings: Settings, explicit: Collection[str]) -> Settings:
     return settings
 
 
-def resolve_loop(recipe: dict[str, Any], flags: dict[str, Any], data: ImageData) -> LoopConfig:
-    """Return the training settings of a flow or a distillation: a recipe overridden by flags."""
-    config = from_dict(LoopConfig, override(recipe, flags), "settings")
+def resolve_loop(
+    recipe: dict[str, Any], flags: dict[str, Any], data: ImageData, resumed: dict[str, Any]
+) -> LoopConfig:
+    """Return the training settings of a flow or a distillation: a recipe, or the settings of the
+    run to resume, overridden by flags."""
+    recorded = resumed.get("training", {})
+    if recorded:
+        recorded, flags = upgrade(recorded), flags_on_resume(recorded, flags)
+    config = from_dict(LoopConfig, override(recipe | recorded, flags), "settings")
     check_loop(config, data)
     return config
 

@@ -46,6 +46,7 @@ class Task(ABC):
 
     Attributes:
         name: key of the model's configuration in the run record.
+        report, description: what was read of the data set, as JSON data and as text.
         check: called once per validation batch on every process; may raise to interrupt it.
     """
 
@@ -68,6 +69,7 @@ class Task(ABC):
             * accelerator.num_processes
         )
         model.add_training_hashes(image_hashes(data.train))
+        self.report, self.description = data.summary(), data.describe()
         self.levels, self.labels = data.train.to(accelerator.device), None
         self.held_out = data.validation
         self.limit_validation(config.validation_images)

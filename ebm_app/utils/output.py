@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.metadata import version
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, TextIO
@@ -22,6 +23,8 @@ from ebm_app.utils.files import write_json
 
 #: Packages whose versions are recorded
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
+#: Difference between two estimators that is always reported, in bits per dim
+MAX_DISAGREEMENT = 0.1
 
 
 class Terminal:
@@ -111,6 +114,18 @@ class Output:
         except OSError:
             print(json.dumps(figures), flush=True)
             raise
+
+
+def warn_of_disagreements(bits: Mapping[str, float]) -> None:
+    """Print a warning for each pair of estimators whose mean bits per dim differ by more than
+    ``MAX_DISAGREEMENT``."""
+    for (one, a), (other, b) in combinations(bits.items(), 2):
+        if not abs(a - b) <= MAX_DISAGREEMENT:  # also true for NaN
+            print(
+                f"warning: {one} has {a:.3f} and {other} {b:.3f} bits per dim. Rely on a "
+                "normalised bound, elbo or discrete, and on the lower of two.",
+                file=sys.stderr,
+            )
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:

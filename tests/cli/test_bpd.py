@@ -12,6 +12,7 @@ from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
 from ebm_app.likelihood.dequantisation import TruncatedNormal
+from ebm_app.utils.output import warn_of_disagreements
 
 ESTIMATORS = {"elbo", "path_integral", "probability_flow", "time_integral"}
 
@@ -27,6 +28,12 @@ def run(folder, capsys, tmp_path):
         return json.loads(out.splitlines()[-1]), out + error
 
     return run
+
+
+def test_disagreement_of_a_tenth_of_a_bit_is_reported(capsys):
+    warn_of_disagreements({"elbo": 1.0, "energy": 1.05, "discrete": 7.0})
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all("discrete" in line for line in lines)
 
 
 @pytest.mark.process

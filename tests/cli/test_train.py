@@ -81,3 +81,27 @@ def test_run_is_replaced_only_on_request(capsys, trained, tmp_path):
     names = {path.name for path in run.iterdir()}
     assert "checkpoint-4" not in names and "checkpoint-1" in names
     assert (run / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.process
+def test_resume_by_folder_restores_data_and_settings(trained, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    shutil.rmtree(run / "checkpoint-4")
+    flags = ["--resume_from_checkpoint", "latest", "--output_dir", run]
+    contradictions = {
+        "dataset": "digits",
+        "resolution": 4,
+        "size": "base",
+        "learning_rate": 0.5,
+        "expect_processes": 3,
+    }
+    for name, value in contradictions.items():
+        assert call(train, *flags, f"--{name}", value) == 2
+        assert name.removeprefix("expect_") in capsys.readouterr().err
+    assert call(train, *flags) == 0
+    assert "Training on 1 x cpu" in capsys.readouterr().err
+    one, other = (EBM.from_pretrained(folder) for folder in (trained, run))
+    assert one.config == other.config
+    weights = other.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in one.state_dict().items())

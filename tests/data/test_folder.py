@@ -76,18 +76,73 @@ def test_one_colour_file_makes_all_images_rgb(tmp_path, mode, channels):
     assert (everything[~is_it] == everything[~is_it][:, :1]).all(), "grey files stay grey"
 
 
-def test_split_folders_are_the_splits(tmp_path):
-    fill(tmp_path / "train", 60)
-    assert len(load_folder(tmp_path).train) < 55
-    fill(tmp_path / "test" / "some class", 3)
-    assert "validation' holds no images" in error_of(load_folder, tmp_path)
-    fill(tmp_path / "validation", 2)
+@pytest.mark.parametrize("names", [("train", "valid", "test"), ("Train", "DEV", "Test")])
+def test_split_folders_are_the_splits(tmp_path, names):
+    for name, number in zip(names, (60, 2, 3), strict=True):
+        fill(tmp_path / name, number)
     data = load_folder(tmp_path)
     for split, number in zip(SPLITS, (60, 2, 3), strict=True):
         expected = [np.asarray(noise_image((6, 5), 1, seed=i)) for i in range(number)]
         assert np.array_equal(data.split(split)[:, 0], expected)
+    assert data.labels is None
     fill(tmp_path / "else", 1)
     assert "000.png" in error_of(load_folder, tmp_path)
+
+
+def test_missing_split_is_held_out_of_the_training_images(tmp_path):
+    fill(tmp_path / "train", 60)
+    assert len(load_folder(tmp_path).train) < 55
+    fill(tmp_path / "val", 3, seed=100)
+    data = load_folder(tmp_path)
+    assert len(data.validation) == 3 and len(data.train) + len(data.test) == 60
+    assert len(data.test) >= 2 and all(name.startswith("train/") for name in data.names[2])
+    fill(tmp_path / "dev", 3, seed=200)
+    assert "dev, val for the split validation" in error_of(load_folder, tmp_path)
+
+
+def test_hidden_files_are_never_data(tmp_path):
+    for name, seed in (("ant", 0), ("bee", 50)):
+        fill(tmp_path / name, 30, seed=seed)
+    for name in (".ipynb_checkpoints", "__MACOSX", "ant/.cache"):
+        fill(tmp_path / name, 2, size=(3, 3))
+    (tmp_path / "bee" / "._000.png").write_bytes(b"finder")
+    (tmp_path / "Thumbs.db").write_bytes(b"explorer")
+    data = load_folder(tmp_path)
+    assert data.num_classes == 2 and sum(map(len, data.names)) == 60
+    assert data.report["skipped"] == {".db": 1, "hidden": 4}
+    assert data.report["classes"] == {"ant": 30, "bee": 30}
+    text = data.describe()
+    assert all(part in text for part in ("1x5x6", "ant 30", "1 .db", f"{len(data.train)} train"))
+
+
+def test_unclear_folders_are_reported(tmp_path):
+    fill(tmp_path / "one" / "ant", 30)
+    fill(tmp_path / "one" / "bee" / "deep", 30, seed=50)
+    fill(tmp_path / "linked", 3)
+    (tmp_path / "one" / "cat").symlink_to(tmp_path / "linked")
+    data = load_folder(tmp_path / "one")
+    assert data.labels is None and sum(map(len, data.names)) == 60
+    assert "several depths" in data.describe() and "link 'cat'" in data.describe()
+    fill(tmp_path / "two" / "images", 30)
+    fill(tmp_path / "two" / "masks", 30, seed=50)
+    assert "masks/" in error_of(load_folder, tmp_path / "two")
+
+
+def test_bad_files_are_skipped_on_request(tmp_path):
+    (fill(tmp_path, 30) / "bad.png").write_bytes(b"text")
+    assert "bad.png" in error_of(load_folder, tmp_path)
+    data = load_images(f"folder:{tmp_path}", skip_bad=True)
+    assert sum(map(len, data.names)) == 30 and data.report["bad"] == ["bad.png"]
+    assert "bad.png" in data.describe()
+
+
+def test_cmyk_is_converted_to_rgb(tmp_path):
+    fill(tmp_path, 30, channels=3)
+    image = Image.new("CMYK", (6, 5), (0, 255, 255, 0))
+    image.save(tmp_path / "zz.jpg", quality=100)
+    everything = all_images(tmp_path).int()
+    red = torch.tensor([255, 0, 0]).view(3, 1, 1)
+    assert ((everything - red).abs() < 8).flatten(1).all(1).sum() == 1
 
 
 @pytest.mark.parametrize("splits", [("train", "validation", "test"), ("",)])
@@ -146,7 +201,6 @@ BAD_FILES = {
     "gif in disguise": (encoded(GREY, "gif"), "Cannot read"),
     "16-bit grey": (encoded(Image.fromarray(np.zeros((5, 6), np.uint16))), "8 bits"),
     "16-bit colour": (DEEP, "8 bits"),
-    "cmyk": (encoded(Image.new("CMYK", (6, 5)), "jpeg"), "CMYK"),
     "alpha": (encoded(Image.new("RGBA", (6, 5), (1, 2, 3, 254))), "transparent"),
     "grey key": (encoded(GREY, transparency=7), "transparent"),
     "frames": (encoded(GREY, "tiff", save_all=True, append_images=[GREY]), "several frames"),

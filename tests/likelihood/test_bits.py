@@ -57,9 +57,12 @@ def test_repeats_are_averaged_and_components_sum():
     u = noise(3, levels)
     whole = likelihood(model, levels, 17, u, nodes=12)
     single = [likelihood(model, levels, 17, u[k : k + 1], nodes=12) for k in range(3)]
-    for name in ("log_prob", "bits_per_dim", "error", "components"):
+    for name in ("log_prob", "bits_per_dim", "components"):
         mean = torch.stack([getattr(s, name) for s in single]).mean(0)
         assert torch.allclose(getattr(whole, name), mean, rtol=1e-10)
+    values, errors = (torch.stack([s[i] for s in single]) for i in (0, 2))
+    error = (values.var(0) / 3 + errors.mean(0).square()).sqrt()  # of the draws and of the rule
+    assert torch.allclose(whole.error, error, rtol=1e-10)
     assert [s.nfe for s in single] == [12, 12, 12] and whole.nfe == 36
     assert torch.allclose(sum_except_batch(whole.components), whole.log_prob, rtol=1e-10)
 

@@ -11,7 +11,12 @@ from scipy import stats
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import PointEstimator
 from ebm_app.likelihood.bits import likelihood_of
-from ebm_app.likelihood.dequantisation import Cells, TruncatedNormal, UniformDequantisation
+from ebm_app.likelihood.dequantisation import (
+    Cells,
+    Decoder,
+    TruncatedNormal,
+    UniformDequantisation,
+)
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
@@ -106,3 +111,30 @@ def test_isolated_levels_lose_exactly_the_truncated_tail(name):
         )
         tail = torch.full_like(lost, -math.log(math.erf(tau / math.sqrt(2))))
         assert torch.allclose(lost, tail, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("eps", [1e-2, 1e-4, 1e-7])
+def test_decoder_draws_both_logarithms_at_one_point(eps):
+    """The noise is wider than the cells, as wide, and narrower."""
+    path, levels = PATHS["linear"], images(17, 50)
+    density = SimpleNamespace(path=path, end=1 - eps)
+    point = Decoder().points(levels, cells(17), noise(levels.shape), density)
+    alpha, sigma = moments(path, density.end)
+    every = alpha * centres(torch.arange(17), 17)
+    log_p = torch.log_softmax(-((point.y[..., None] - every) ** 2) / (2 * sigma**2), -1)
+    log_p = log_p.gather(-1, levels[..., None])[..., 0]
+    log_q = torch.distributions.Normal(alpha * centres(levels, 17), sigma).log_prob(point.y)
+    assert torch.allclose(point.negative_log_q, log_p - log_q, rtol=0, atol=1e-9)
+
+
+def test_error_covers_the_spread_of_repeats():
+    """One standard error covers 68 of 100 deviations of the mean of many draws."""
+    model = ExactModel(PATHS["linear"], 1e-4, [[0.1]], [0.2])
+    levels = torch.full((400, 1, 2, 2), 9) + images(3, 400)
+    settings = ExactDensity(model), levels, cells(17), UniformDequantisation()
+    some, many = (
+        ClosedForm().log_prob_of_levels(*settings, noise((num, *levels.shape), num))
+        for num in (16, 800)
+    )
+    is_covered = (some.value - many.value).abs() < some.error
+    assert is_covered.double().mean() == pytest.approx(0.67, abs=0.06)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from functools import partial
 from types import SimpleNamespace
 
@@ -85,6 +86,7 @@ CASES = [
     (GAUSSIAN, DDIMScheduler, {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True}),
     (TWO_MODES, DDPMScheduler, {"prediction_type": "sample"}),
     (GAUSSIAN, EulerDiscreteScheduler, {"beta_schedule": "scaled_linear", "beta_end": 0.03}),
+    (GAUSSIAN, EulerDiscreteScheduler, {"rescale_betas_zero_snr": True}),
 ]
 
 
@@ -108,23 +110,28 @@ def test_likelihoods_match_the_data_at_the_last_noise_level(means, kind, setting
 
 @pytest.mark.parametrize("means", [GAUSSIAN, TWO_MODES])
 def test_discrete_bound_approaches_the_entropy(means):
-    ebm = exact(means, variance_type="fixed_large")
+    ebm = exact(means, variance_type="fixed_small")  # the bound has a variance of its own
     levels = ((draw(means, 64) + 1) / 2 * 255).round().clamp(0, 255).to(torch.uint8)
     edges = (torch.arange(1, 256, dtype=F64) - 0.5) / 255 * 2 - 1
     below = torch.stack([torch.special.ndtr((edges - mean) / STD) for mean in means]).mean(0)
     cells = torch.cat([below[:1], below.diff(), 1 - below[-1:]])
     ideal = -cells.log2()[levels.long()].flatten(1).mean(1)
     excess = {}
-    for num_steps in (50, 200, None):
+    for num_steps in (20, 50, 200, None):
         found = ebm.likelihood(levels, "discrete", num_steps=num_steps)
         assert found.nfe == num_steps or num_steps is None and found.nfe == 999
         summed = found.components.flatten(1).sum(1)
         torch.testing.assert_close(summed, found.log_prob)
         excess[num_steps] = found.bits_per_dim - ideal
         spread, error = excess[num_steps].std(), bits(found.error).mean()
-        assert spread == pytest.approx(error.item(), rel=0.4)
+        if num_steps != 20:  # where the loss itself differs between images
+            assert spread == pytest.approx(error.item(), rel=0.4)
     mean = {key: value.mean().item() for key, value in excess.items()}
-    assert mean[50] > mean[200] > mean[None] > -0.03 and mean[None] < 0.1
+    assert 1 > mean[20] > mean[50] > mean[200] > mean[None] > -0.03 and mean[None] < 0.1
+    every = ebm.likelihood(levels[:2], "discrete", num_steps=1000)
+    torch.testing.assert_close(every.bits_per_dim, (excess[None] + ideal)[:2])
+    message = error_of(ebm.likelihood, levels[:2], "discrete", num_steps=1001)
+    assert "1000 steps" in message
     small = ebm.likelihood(levels, "discrete", variance="small").bits_per_dim - ideal
     assert small.mean() > mean[None] + 0.4
     part = ebm.likelihood(levels[3:5], "discrete", num_steps=50)
@@ -185,6 +192,56 @@ def test_pipeline_folder_is_a_model(folder, tmp_path):
     assert drawn["nfe"] == 4
 
 
+def flat(folder, root):
+    """The layout of early models: all files in one folder."""
+    for name in ("unet", "scheduler"):
+        shutil.copytree(folder / name, root, dirs_exist_ok=True)
+    return root
+
+
+def half_precision(folder, root):
+    shutil.copytree(folder, root)
+    weights = root / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.rename(weights.with_suffix(".fp16.safetensors"))
+    return root
+
+
+def checkpoint(folder, root):
+    """A checkpoint of the training script, below the folder of the pipeline."""
+    shutil.copytree(folder, root)
+    for name in ("unet", "unet_ema"):
+        shutil.copytree(folder / "unet", root / "checkpoint-5" / name)
+    return root / "checkpoint-5"
+
+
+@pytest.mark.parametrize("layout", [flat, half_precision, checkpoint])
+def test_layouts_of_diffusers_are_read(folder, tmp_path, layout):
+    place, image = layout(folder, tmp_path / "other"), torch.zeros(1, 1, 8, 8)
+    expected = EBM.from_pretrained(folder).likelihood(image, "discrete").log_prob
+    inner = [place / "unet_ema"] if layout is checkpoint else []
+    for each in (place, *inner):
+        ebm = EBM.from_pretrained(each)
+        assert torch.equal(ebm.likelihood(image, "discrete").log_prob, expected)
+
+
+def test_pickled_weights_are_refused_with_the_remedy(folder):
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.rename(weights.with_suffix(".bin"))
+    message = error_of(EBM.from_pretrained, folder)
+    assert "pickled" in message and "save_pretrained" in message
+
+
+def test_network_of_the_caller_keeps_its_mode():
+    net = UNet2DModel(8, 1, 1, dropout=0.5, **BLOCKS).train()
+    net.mid_block.eval()
+    modes = [module.training for module in net.modules()]
+    ebm, state = EBM.from_diffusers((net, DDPMScheduler())), torch.random.get_rng_state()
+    bits = [ebm.likelihood(torch.zeros(1, 1, 8, 8), num_nodes=3).log_prob for _ in range(2)]
+    assert torch.equal(*bits)  # without dropout
+    assert modes == [module.training for module in net.modules()]
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
 def test_unsupported_pipelines_are_reported(folder):
     net, scheduler = UNet2DModel(8, 1, 1, **BLOCKS), DDPMScheduler()
     wrong = [
@@ -210,4 +267,4 @@ def test_unsupported_pipelines_are_reported(folder):
         assert message in error_of(EBM.from_pretrained, folder)
         (folder / name).write_text(whole)
     (folder / "unet" / "diffusion_pytorch_model.safetensors").unlink()
-    assert "Cannot read" in error_of(EBM.from_pretrained, folder)
+    assert "no diffusion_pytorch_model.safetensors" in error_of(EBM.from_pretrained, folder)

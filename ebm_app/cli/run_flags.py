@@ -1,0 +1,90 @@
+"""Flags of the training commands, and those that a resumed run takes from its record."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ebm_app.cli.command_line import explicit
+from ebm_app.config import Side
+from ebm_app.training.plan import RunOptions
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import advanced, configuration, from_attributes, setting
+
+T = TypeVar("T", bound=RunOptions)
+#: Flags that a resumed run must not change
+FIXED = ("dataset", "resolution", "size", "model")
+#: Flags that it may change: the images and the weights are compared with those of the checkpoint
+MOVABLE = ("data_root", "skip_bad", "flow", "init_from")
+
+
+@configuration(kw_only=True)
+class DataFlags:
+    """Flags that choose a data set."""
+
+    dataset: str = setting(
+        "digits, mnist, fashion_mnist, cifar10, folder:PATH for image files, or hf:NAME for a "
+        "Hugging Face data set, by its folder or its name on the hub",
+        "digits",
+    )
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    download: bool = setting("download a missing data set", False)
+    skip_bad: bool = setting("leave out files of a folder that are not readable images", False)
+    resolution: Side | None = advanced("side to which the images of a folder are resized", None)
+
+
+def output_folder(args: RunOptions, dataset: str, kind: str) -> Path:
+    """Return the output folder: that of the flags, of the checkpoint to resume from, or
+    runs/<dataset>-<kind>."""
+    checkpoint = args.resume_from_checkpoint
+    if args.output_dir is not None:
+        return args.output_dir
+    if checkpoint and os.path.isdir(checkpoint):
+        return Path(checkpoint).parent
+    name = dataset.replace("folder:", "").strip("/").replace("/", "-")
+    return Path(f"runs/{name}-{kind}")
+
+
+def run_options(args: RunOptions, dataset: str, kind: str) -> RunOptions:
+    """Return the run options among the flags, with the output folder of a run of this kind. They
+    hold the flags that a resumed run restores."""
+    names = {item.name for item in dataclasses.fields(args)} & {*FIXED, *MOVABLE}
+    flags = {name: getattr(args, name) for name in sorted(names)}
+    folder = output_folder(args, dataset, kind)
+    return dataclasses.replace(
+        from_attributes(RunOptions, args), output_dir=folder, flags={**flags, "dataset": dataset}
+    )
+
+
+def restore(
+    args: T, argv: Sequence[str] | None, dataset: str, kind: str
+) -> tuple[T, dict[str, Any]]:
+    """Return the arguments and the settings of the run to resume; without a resume, the same
+    arguments and {}.
+
+    Args:
+        dataset, kind: select the default output folder.
+
+    Raises:
+        UserError: naming a flag that contradicts the run.
+    """
+    name = args.resume_from_checkpoint
+    if not name:
+        return args, {}
+    from ebm_app.training.checkpoint import recorded_run  # slow to import
+
+    settings, flags = recorded_run(output_folder(args, dataset, kind), name)
+    own = {item.name: item.default for item in dataclasses.fields(args)}
+    flags = {name: value for name, value in flags.items() if name in own}
+    chosen = {name: getattr(args, name) for name in flags}
+    given = explicit(args, argv, type(args))
+    given |= {name: value for name, value in chosen.items() if value != own[name]}
+    for name in set(FIXED) & flags.keys() & given.keys():
+        if given[name] != flags[name]:
+            raise UserError(
+                f"--{name} is {given[name]}, but the run to resume has {flags[name]}. Leave out "
+                f"--{name}, or start a new run in another --output_dir."
+            )
+    restored = {name: value for name, value in flags.items() if name not in given}
+    return dataclasses.replace(args, **restored), settings
