@@ -8,6 +8,7 @@ space, and ``train`` trains an ``EBM`` on a tensor of images. ``CTSMRatio`` and
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,11 +43,13 @@ HOMES = {
     "train": "training.api",
 }
 
-__all__ = [*HOMES]
+__all__ = [*HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
+    if name == "__version__":
+        return version(__name__)
     if name not in HOMES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value = globals()[name] = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -5,15 +5,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebm_app.config import FORMAT_VERSION
 from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument, from_dict
 from ebm_app.utils.files import read_json, read_metadata, read_tensor_info, read_tensors, to_json
+
+if TYPE_CHECKING:
+    from torch import nn
 
 #: Kinds of model; a config.json without a kind is of the first.
 ENERGY_MODEL, FLOW = "energy model", "flow"
@@ -124,7 +125,7 @@ def is_pipeline(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file() and "_class_name" in read_json(folder / CONFIG_FILE)
 
 
-def check_weights(model: nn.Module, path: Path) -> None:
+def check_weights(model: "nn.Module", path: Path) -> None:
     """Compare names, shapes and dtypes of a weights file with a model, before reading the weights.
     The model may be on the device "meta".
 
@@ -147,7 +148,7 @@ def check_weights(model: nn.Module, path: Path) -> None:
         raise UserError(f"{path} does not match its {CONFIG_FILE}: {problem}.")
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
+def load_weights(model: "nn.Module", path: Path) -> None:
     """Load weights that ``check_weights`` has compared with a model.
 
     Raises:

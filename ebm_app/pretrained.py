@@ -69,6 +69,14 @@ class PretrainedModel(nn.Module):
         self.config = config
         self.training_hashes: Tensor | None = None
 
+    def __repr__(self) -> str:
+        config, weights = self.config, sum(weight.numel() for weight in self.parameters())
+        shape = "x".join(map(str, config.image_shape))
+        return (
+            f"{type(self).__name__} of {config.dataset}: images {shape} with {config.num_levels} "
+            f"levels, {weights:,} weights on {self.device}"
+        )
+
     @property
     def device(self) -> torch.device:
         """Device of the weights."""

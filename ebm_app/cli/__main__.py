@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from importlib.metadata import version
 
 from ebm_app.cli.command_line import run_script
 
@@ -13,6 +14,7 @@ COMMANDS = {
     "sample": "draw images from a model",
     "score": "write the log-likelihood of every image of a folder to a table",
     "bpd": "compute bits per dim on held-out images",
+    "compare": "compare the settings and the bits per dim of two models",
     "ais": "estimate log Z with annealed chains",
     "selftest": "check a model against identities of exact models",
     "classify": "measure the accuracy of a class-conditional model",
@@ -23,16 +25,24 @@ COMMANDS = {
     "space": "write the folder of a Hugging Face Space that serves the page",
 }
 #: Other names of commands
-ALIASES = {"evaluate": "bpd", "ui": "app"}
+ALIASES = {"evaluate": "bpd", "ui": "app", "flow": "train_flow", "distill": "train_energy"}
 
 
 def main() -> int:
     """Run the command that the first word names and return the exit code."""
     name, *words = sys.argv[1:] or ["--help"]
+    if name == "--version":
+        print(f"ebm_app {version('ebm_app')}")
+        return 0
     command = ALIASES.get(name, name)
     if command not in COMMANDS:
         lines = [f"  {command:12} {text}" for command, text in COMMANDS.items()]
-        print("usage: ebm COMMAND ...", *lines, "Flags: ebm COMMAND --help.", sep="\n")
+        print(
+            "usage: ebm COMMAND ...",
+            *lines,
+            "Flags: ebm COMMAND --help. Version: ebm --version.",
+            sep="\n",
+        )
         return 0 if name in ("-h", "--help") else 2
     sys.argv = [f"ebm {name}", *words]
     return run_script(import_module(f"ebm_app.cli.{command}").main)

@@ -1,7 +1,7 @@
 """Estimate log Z of a model with annealed chains, and its bits per dim with and without log Z.
 
-python evaluate/ais.py digits
-python evaluate/ais.py digits-energy --method diffused --num_temperatures 400
+ebm ais digits
+ebm ais digits-energy --method diffused --num_temperatures 400
 
 log Z = log of the integral of the unnormalised density exp(log p) is 0 for a normalised model.
 """

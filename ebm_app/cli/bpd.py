@@ -1,41 +1,37 @@
 """Compute bits per dim of a model on held-out images, by one or several estimators of log p.
 
-python evaluate/bpd.py digits --estimator all
-python evaluate/bpd.py digits --estimator probability_flow --estimator_args num_steps=40
+ebm bpd digits --estimator all
+ebm bpd digits --estimator probability_flow --estimator_args num_steps=40
 
-The first table has the mean over images, its standard error (stderr), the part of that error that
-the estimator causes (numerical_error), and the estimator's error for one image (image_error). The
-second table has the differences between estimators, which measure the error of the model.
+The first table has the mean over images, its standard error (stderr), the part of that error by
+the estimator and, with --repeats of 2 or more, by the dequantisation (numerical_error), and that
+error for one image (image_error). The second table has the differences between estimators, which
+measure the error of the model.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.ebm import EBM
-from ebm_app.evaluation.codecs import codec_bits
-from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
-from ebm_app.likelihood import ALIASES, ESTIMATORS, Estimator, make_estimator, resolve_estimator
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
-from ebm_app.utils.processes import on_main, shut_down
 from ebm_app.utils.registry import choose, settings_of_each
 
-ALL = "all"
+if TYPE_CHECKING:
+    from ebm_app.ebm import EBM
+    from ebm_app.likelihood import Estimator
 
-
-def describe(kinds: Mapping[str, Any]) -> str:
-    """Return the name and the note of every class."""
-    return "; ".join(f"{name}: {kind.note}" for name, kind in kinds.items())
+ALL, ESTIMATORS_MODULE = "all", "ebm_app.likelihood"
+#: Names of --estimator and their old names, so that a mistake is reported before slow imports
+NAMES = ("elbo", "path_integral", "probability_flow", "time_integral", "energy", "discrete", ALL)
+OLD_NAMES = ("noised", "pf_ode", "ratio", "paper")
 
 
 @configuration(kw_only=True)
@@ -44,23 +40,27 @@ class Arguments(HeldOutFlags):
 
     estimator: tuple[str, ...] = setting(
         "estimators of log p; defaults to elbo, or to time_integral for a model without a Stein "
-        "head. The JSON output reports the first estimator at its top level. "
-        f"{describe(ESTIMATORS)}; {ALL}: all that support the model",
+        "head. The JSON output reports the first estimator at its top level. elbo: a normalised "
+        "lower bound; path_integral: the time score along noisy copies; probability_flow: the "
+        "density of the ODE; time_integral: the time score at the image; energy: one pass of an "
+        "energy network; discrete: the bound of a diffusers model; all: those of the model",
         (),
     )
     estimator_args: tuple[str, ...] = setting(
         "settings KEY=VALUE, for each estimator that has them", ()
     )
     dequantisation: str | None = setting(
-        f"dequantiser; defaults to that of the model. {describe(DEQUANTISERS)}", None
+        "uniform, truncated_normal or decoder; defaults to that of the model", None
     )
     labels: bool = setting("compute bits of p(x | label) with the labels of the images", False)
     formats: bool = setting("also print the bits of PNG, WebP and JPEG XL (if installed)", False)
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 
 
-def make_estimators(args: Arguments, ebm: EBM) -> dict[str, Estimator]:
+def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
     """Return the selected estimators by name."""
+    from ebm_app.likelihood import ALIASES, ESTIMATORS, make_estimator, resolve_estimator
+
     names = dict.fromkeys(args.estimator or [ebm.default_estimator])
     for name in names:
         choose("estimator", name, [*ESTIMATORS, *ALIASES, ALL])
@@ -74,6 +74,17 @@ def make_estimators(args: Arguments, ebm: EBM) -> dict[str, Estimator]:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; return the figures on the main process, and None on the others."""
     args = parse(Arguments, __doc__, argv)
+    if ESTIMATORS_MODULE not in sys.modules:  # else --import may have registered more
+        for name in args.estimator:
+            choose("estimator", name, [*NAMES, *OLD_NAMES])
+    # slow to import, and not needed for --help
+    import torch
+
+    from ebm_app.evaluation.codecs import codec_bits
+    from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
+    from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
+    from ebm_app.utils.processes import on_main, shut_down
+
     accelerator, ebm = open_model(args)
     estimators = make_estimators(args, ebm)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation

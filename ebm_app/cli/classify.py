@@ -1,6 +1,6 @@
 """Measure how well a class-conditional model classifies held-out images by p(label | x).
 
-python evaluate/classify.py mnist --limit 1000
+ebm classify mnist --limit 1000
 
 The posterior p(label | x) follows from the model's bounds on log p(x | label). The calibration
 error compares the probability of the predicted label with how often that label is correct.

@@ -111,12 +111,21 @@ def parse(
     values = tyro.cli(
         _flags(kind, is_short, first),
         args=["--help" if word == ADVANCED else word for word in words],
-        description=f"{(description or '').strip()}\n\n{note}{IMPORT_NOTE}",
+        description=f"{_with_example_lines(description or '')}\n\n{note}{IMPORT_NOTE}",
         use_underscores=True,
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     with user_errors():
         return kind(**vars(values))
+
+
+def _with_example_lines(description: str) -> str:
+    """Separate examples ``ebm ...`` by blank lines, since tyro joins the lines of a paragraph.
+
+    >>> _with_example_lines("ebm bpd digits\\nebm bpd mnist")
+    'ebm bpd digits\\n\\nebm bpd mnist'
+    """
+    return description.strip().replace("\nebm ", "\n\nebm ")
 
 
 def _flags(kind: type, hide_advanced: bool, first: Sequence[str]) -> type:

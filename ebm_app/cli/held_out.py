@@ -2,18 +2,12 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from accelerate import Accelerator
 from pydantic import AfterValidator
 
 from ebm_app.cli.command_line import CommonFlags, ConversionFlags, ModelFlag
 from ebm_app.config import Margin
-from ebm_app.data.images import ImageData
-from ebm_app.data.lazy import Images
-from ebm_app.data.splits import SPLITS
-from ebm_app.ebm import EBM
-from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import (
     AtLeastTwo,
@@ -23,9 +17,16 @@ from ebm_app.utils.fields import (
     configuration,
     setting,
 )
-from ebm_app.utils.processes import make_accelerator
 from ebm_app.utils.registry import choose
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from ebm_app.data.images import ImageData
+    from ebm_app.data.lazy import Images
+    from ebm_app.ebm import EBM
+
+SPLITS = ("train", "validation", "test")
 Split = Annotated[str, AfterValidator(lambda name: choose("split", name, SPLITS))]
 
 
@@ -57,8 +58,11 @@ class HeldOutFlags(ImageFlags):
     )
 
 
-def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
+def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
     """Return the accelerator and the model, with the margin of ``--eps``."""
+    from ebm_app.ebm import EBM  # slow to import
+    from ebm_app.utils.processes import make_accelerator
+
     accelerator = make_accelerator(device=args.device)
     if args.num_levels is None:
         ebm = EBM.from_pretrained(args.model, str(accelerator.device))
@@ -76,7 +80,7 @@ def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
     return accelerator, ebm
 
 
-def held_out(args: ImageFlags, ebm: EBM) -> tuple[ImageData, Images, list[str] | None]:
+def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images, list[str] | None]":
     """Return a data set, the levels (N, C, H, W) of its images to evaluate, and the names of those
     that the model was trained on, after a warning; None if its training images were not recorded.
 
@@ -84,6 +88,8 @@ def held_out(args: ImageFlags, ebm: EBM) -> tuple[ImageData, Images, list[str] |
         UserError: if there are fewer than two images, which have no standard error, or the data
             set does not fit the model.
     """
+    from ebm_app.evaluation.held_out import images_for  # slow to import
+
     data = images_for(
         ebm.config,
         args.dataset or ebm.config.dataset,

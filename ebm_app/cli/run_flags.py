@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ebm_app.cli.command_line import explicit
 from ebm_app.config import Side
 from ebm_app.training.plan import RunOptions
+from ebm_app.training.run_folder import refuse_to_overwrite
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import advanced, configuration, from_attributes, setting
 
@@ -57,10 +58,16 @@ def run_options(args: RunOptions, dataset: str, kind: str) -> RunOptions:
     )
 
 
+def refuse_used_folder(args: RunOptions) -> None:
+    """Raise a UserError if the flags start a new run in a folder that already holds one."""
+    if args.output_dir and not (args.overwrite_output_dir or args.resume_from_checkpoint):
+        refuse_to_overwrite(args.output_dir)
+
+
 def restore(
     args: T, argv: Sequence[str] | None, dataset: str, kind: str
 ) -> tuple[T, dict[str, Any]]:
-    """Return the arguments and the settings of the run to resume; without a resume, the same
+    """Return the arguments and the settings of the run to resume; for a new run, the same
     arguments and {}.
 
     Args:
@@ -69,12 +76,12 @@ def restore(
     Raises:
         UserError: naming a flag that contradicts the run.
     """
-    name = args.resume_from_checkpoint
+    name, folder = args.resume_from_checkpoint, output_folder(args, dataset, kind)
     if not name:
         return args, {}
     from ebm_app.training.checkpoint import recorded_run  # slow to import
 
-    settings, flags = recorded_run(output_folder(args, dataset, kind), name)
+    settings, flags = recorded_run(folder, name)
     own = {item.name: item.default for item in dataclasses.fields(args)}
     flags = {name: value for name, value in flags.items() if name in own}
     chosen = {name: getattr(args, name) for name in flags}

@@ -1,7 +1,7 @@
 """Compare the quality and the cost of samplers, measured by a classifier of the data set.
 
-python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run annealed_hmc
-python evaluate/samplers.py mnist --run "dpm guidance=1" --run "dpm guidance=1.5"
+ebm samplers digits --run "pf_ode num_steps=10" --run annealed_hmc
+ebm samplers mnist --run "dpm guidance=1" --run "dpm guidance=1.5"
 
 Each run is one row of the table, followed by training images that the classifier was not fitted
 to, which show what a perfect sampler would reach:

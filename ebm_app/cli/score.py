@@ -2,7 +2,7 @@
 
 ebm score digits photos --output scores.csv
 
-Each image gets one row: file, log_prob in nats, its standard error over the dequantisation draws,
+Each image gets one row: file, log_prob in nats, its error stderr over the dequantisation draws,
 bits_per_dim, and whether the model was trained on the image (yes or no; empty if unknown). Images
 of another size, or with other channels or levels than those of the model, are refused; --resize,
 --grayscale, --rgb and --round_levels convert them.
@@ -13,10 +13,8 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import (
@@ -29,14 +27,14 @@ from ebm_app.cli.command_line import (
 )
 from ebm_app.cli.held_out import warn_of_training_images
 from ebm_app.data.listing import list_folder
-from ebm_app.data.pictures import convert_image, read_image
-from ebm_app.ebm import EBM
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.files import name_in_errors
-from ebm_app.utils.processes import resolve_device
-from ebm_app.utils.random import make_generator
-from ebm_app.utils.tensors import standard_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ebm_app.ebm import EBM
 
 COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim", "trained_on")
 
@@ -56,6 +54,11 @@ class Arguments(CommonFlags, ConversionFlags, ModelFlag):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score the images of a folder; return their number and the mean of their bits per dim."""
     args = parse(Arguments, __doc__, argv)
+    # slow to import, and not needed for --help
+    from ebm_app.data.pictures import convert_image, read_image
+    from ebm_app.ebm import EBM
+    from ebm_app.utils.processes import resolve_device
+
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     listing = list_folder(args.folder)
     files = listing.files
@@ -109,7 +112,7 @@ def append_rows(path: Path, rows: Sequence[Sequence[Any]], is_first: bool) -> No
         table.writerows([COLUMNS, *rows] if is_first else rows)
 
 
-def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[float | str]]:
+def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list[float | str]]:
     """Return the columns that follow the file name, for a batch of images.
 
     The noise of an image depends only on the seed and its number, so the result does not depend
@@ -118,16 +121,15 @@ def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[flo
     Args:
         images: number -> levels (C, H, W).
     """
+    import torch  # slow to import
+
+    from ebm_app.utils.random import make_generator
+
     batch, shape = torch.stack([*images.values()]), (args.repeats, *ebm.config.image_shape)
     generators = (make_generator("cpu", args.seed, number) for number in images)
     draws = torch.stack([torch.rand(shape, generator=generator) for generator in generators], 1)
-    results = [
-        ebm.likelihood(batch, args.estimator, noise=noise[None], seed=args.seed + repeat)
-        for repeat, noise in enumerate(draws)
-    ]
-    log_prob = torch.stack([result.log_prob for result in results]).cpu()
-    bits = torch.stack([result.bits_per_dim for result in results]).cpu()
-    errors = [standard_error(values).item() for values in log_prob.unbind(1)]
+    result = ebm.likelihood(batch, args.estimator, noise=draws, seed=args.seed)
+    columns = (each.tolist() for each in (result.log_prob, result.error, result.bits_per_dim))
     mask = ebm.was_trained_on(batch)
     trained_on = [""] * len(batch) if mask is None else ["yes" if row else "no" for row in mask]
-    return [log_prob.mean(0).tolist(), errors, bits.mean(0).tolist(), trained_on]
+    return [*columns, trained_on]

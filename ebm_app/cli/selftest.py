@@ -1,6 +1,6 @@
 """Check a model on held-out images against identities that every exact model satisfies.
 
-python evaluate/selftest.py digits
+ebm selftest digits
 
 The result is in the last line and in selftest.json, not in the exit code. selftest.png shows the
 mean time score against the arc length of the path.

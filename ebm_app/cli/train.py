@@ -1,6 +1,6 @@
 """Train an energy-based model of images.
 
-accelerate launch train/ebm.py --space ambient --dataset mnist --output_dir runs/mnist
+ebm train --space ambient --dataset mnist --output_dir runs/mnist
 
 The recipe of the data set replaces some of the defaults. --dry_run prints the settings of a run.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.cli.run_flags import DataFlags, restore, run_options
+from ebm_app.cli.run_flags import DataFlags, refuse_used_folder, restore, run_options
 from ebm_app.config import Settings
 from ebm_app.training.plan import RunOptions, complete, flags_on_resume
 from ebm_app.utils.fields import advanced, configuration, setting
@@ -40,6 +40,9 @@ class Arguments(Settings, RunOptions, DataFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train, and return the metrics on the main process."""
     args = parse(Arguments, __doc__, argv, FIRST)
+    if not args.dry_run:
+        refuse_used_folder(args)
+    args, resumed = restore(args, argv, args.dataset, args.space)
     # slow to import, and not needed for --help
     from ebm_app.data.images import load_images
     from ebm_app.flow import Flow
@@ -48,7 +51,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.recipes import network_cost
     from ebm_app.training.settings import record_data, record_settings, resolve
 
-    args, resumed = restore(args, argv, args.dataset, args.space)
     flags = explicit(args, argv, Settings)
     if resumed:
         flags = flags_on_resume(resumed["training"], flags)

@@ -1,6 +1,6 @@
 """Distil an energy network from a trained model: log p, its score and its time score in one pass.
 
-accelerate launch train/energy.py digits --output_dir runs/digits-energy
+ebm train_energy digits --output_dir runs/digits-energy
 
 The targets are the outputs of the model at noisy copies of its training images. At the end, the
 calibration offset is measured on validation images and stored with the model: the log density of
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ebm_app.cli.command_line import ConversionFlags, Positional, explicit, parse
-from ebm_app.cli.run_flags import restore, run_options
+from ebm_app.cli.run_flags import refuse_used_folder, restore, run_options
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
 from ebm_app.utils.errors import UserError
@@ -37,6 +37,8 @@ class Arguments(LoopConfig, RunOptions, ConversionFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Distil, and return the metrics on the main process."""
     args = parse(Arguments, __doc__, argv, ("dataset", "data_root", "output_dir"))
+    refuse_used_folder(args)
+    args, resumed = restore(args, argv, args.dataset or "", "energy")
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
     from ebm_app.evaluation.held_out import images_for
@@ -44,7 +46,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.launch import launch
     from ebm_app.training.settings import resolve_loop
 
-    args, resumed = restore(args, argv, args.dataset or "", "energy")
     if args.model is None:
         raise UserError("Name the model to distil: its folder, a bundled name or a hub id.")
     teacher = EBM.from_pretrained(args.model)

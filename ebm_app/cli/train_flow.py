@@ -1,7 +1,7 @@
 """Fit a normalising flow, in whose latent space an energy-based model can be trained.
 
-python train/flow.py --flow gaussian --dataset digits --output_dir runs/gaussian
-accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs/spline
+ebm train_flow --flow gaussian --dataset digits --output_dir runs/gaussian
+ebm train_flow --flow spline --dataset digits --output_dir runs/spline
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.cli.run_flags import DataFlags, restore, run_options
+from ebm_app.cli.run_flags import DataFlags, refuse_used_folder, restore, run_options
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
 from ebm_app.utils.fields import configuration, setting
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Fit the flow, train its weights if it has any, and return its metrics on the main
     process."""
     args = parse(Arguments, __doc__, argv, ("flow", "dataset", "data_root", "output_dir"))
+    refuse_used_folder(args)
+    args, resumed = restore(args, argv, args.dataset, f"{args.flow}-flow")
     # slow to import, and not needed for --help
     import torch
 
@@ -49,7 +51,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.utils.random import make_generator
     from ebm_app.utils.registry import choose
 
-    args, resumed = restore(args, argv, args.dataset, f"{args.flow}-flow")
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
     data = load_images(
         args.dataset, args.data_root, args.download, args.resolution, skip_bad=args.skip_bad

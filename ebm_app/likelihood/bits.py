@@ -11,7 +11,7 @@ computes log p_t(y). A uniform density on L levels costs log2(L) bits per dim.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,10 @@ from ebm_app.data.levels import to_levels
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, check_argument
-from ebm_app.utils.tensors import as_tensor
+from ebm_app.utils.tensors import as_tensor, standard_error
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 #: Max elements of the images per batch; an estimator holds tens of copies of them.
 MAX_BATCH_ELEMENTS = 2**17
@@ -41,6 +44,8 @@ class Likelihood(NamedTuple):
     >>> result = EBM.from_pretrained("digits").likelihood(torch.zeros(2, 1, 8, 8))
     >>> result.log_prob.shape, result.components.shape, result.nfe
     (torch.Size([2]), torch.Size([2, 1, 8, 8]), 64)
+    >>> result.to_frame().columns.tolist()
+    ['log_prob', 'bits_per_dim', 'error']
     """
 
     log_prob: Tensor
@@ -48,6 +53,21 @@ class Likelihood(NamedTuple):
     error: Tensor
     components: Tensor | None
     nfe: int
+
+    def __repr__(self) -> str:
+        bits, error = self.bits_per_dim, self.error.square().mean().sqrt()
+        spread = f" ± {standard_error(bits):.4g}" if len(bits) > 1 else ""
+        return (
+            f"Likelihood of {len(bits)} images: {bits.mean():.4g}{spread} bits per dim, error "
+            f"{error:.3g} nats per image, {self.nfe} network evaluations per image"
+        )
+
+    def to_frame(self) -> "DataFrame":
+        """Return a data frame with a row for each image: log_prob, bits_per_dim and error."""
+        from pandas import DataFrame  # takes half a second to import
+
+        names = ("log_prob", "bits_per_dim", "error")
+        return DataFrame({name: getattr(self, name).detach().cpu().numpy() for name in names})
 
 
 def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Likelihood:

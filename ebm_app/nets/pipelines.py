@@ -182,9 +182,9 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     kind = record.get("_class_name")
     _check_scheduler(kind)
     unet = _network_folder(folder)
+    options = {"use_safetensors": True, "local_files_only": True, "variant": _variant(unet)}
     try:
         scheduler = getattr(diffusers, kind).from_config(record)
-        options = {"use_safetensors": True, "local_files_only": True, "variant": _variant(unet)}
         with initial_weights(0):  # leaves the global random state unchanged
             net, found = diffusers.UNet2DModel.from_pretrained(
                 unet, output_loading_info=True, **options

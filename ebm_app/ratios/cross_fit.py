@@ -216,6 +216,9 @@ class Estimate:
         ]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return self.summary()
+
     def plot(self) -> "Figure":
         """Histogram of the held-out log ratios of both samples."""
         from matplotlib.figure import Figure
@@ -231,7 +234,7 @@ class Estimate:
         return figure
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RatioEstimate(Estimate):
     """A log ratio that can be evaluated at new rows; see ``Estimate`` for the rest.
 

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from zuko.transforms import MonotonicRQSTransform
 
 from ebm_app.spaces.base import Composed, Space
 from ebm_app.spaces.elementwise import Logit, Standardise
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import sum_except_batch
+
+if TYPE_CHECKING:
+    from zuko.transforms import MonotonicRQSTransform
 
 #: Splines are the identity outside [-BOUND, BOUND]
 BOUND = 5.0
@@ -104,10 +107,12 @@ class Coupling(Space):
     def decode(self, u: Tensor) -> Tensor:
         return self._replace(u, self._spline(u).inv(self._take(u)))
 
-    def _spline(self, x: Tensor) -> MonotonicRQSTransform:
+    def _spline(self, x: Tensor) -> "MonotonicRQSTransform":
         """Return the splines of the transformed pixels, conditional on the kept pixels of x."""
         parameters = self.conditioner(x).unflatten(1, (-1, sum(self.sizes))).movedim(2, -1)
         parameters = parameters.flatten(1, 3)[:, self.transformed].double()
+        from zuko.transforms import MonotonicRQSTransform  # an extra
+
         return MonotonicRQSTransform(*parameters.split(self.sizes, -1), bound=BOUND)
 
     def _take(self, x: Tensor) -> Tensor:

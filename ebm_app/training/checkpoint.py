@@ -8,7 +8,6 @@ moment therefore leaves the previous checkpoint intact.
 
 import hashlib
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from ebm_app.folders import CONFIG_FILE, HASHES_FILE, WEIGHTS_FILE
 from ebm_app.pretrained import PretrainedModel
+from ebm_app.training.run_folder import PENDING, PREFIX, checkpoints, refuse_to_overwrite
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import (
@@ -29,27 +29,11 @@ from ebm_app.utils.files import (
     write_tensors,
 )
 
-PREFIX, STATE = "checkpoint-", "state"
-#: Suffix of a checkpoint being written or deleted
-PENDING = ".tmp"
+STATE = "state"
 TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
 DIGESTS_FILE = "digests.json"
 #: Files at the top of an output folder
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, METRICS_FILE, RUN_FILE, "loss.png")
-
-
-def step_of(folder: Path) -> int:
-    """Return the step in the name of a checkpoint."""
-    return int(folder.name.removeprefix(PREFIX).removesuffix(PENDING))
-
-
-def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
-    """Return the complete checkpoints of a run, oldest first; the suffix ``PENDING`` selects
-    incomplete ones."""
-    pattern = re.compile(PREFIX + r"\d{1,12}" + re.escape(suffix))
-    named = (folder for folder in output_dir.glob(PREFIX + "*") if pattern.fullmatch(folder.name))
-    folders = (folder for folder in named if folder.is_dir() and not folder.is_symlink())
-    return sorted(folders, key=step_of)
 
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:
@@ -125,15 +109,6 @@ def _named_checkpoint(output_dir: Path, name: str) -> Path:
             "resume from it."
         )
     return folder
-
-
-def refuse_to_overwrite(output_dir: Path) -> None:
-    """Raise a UserError if ``output_dir`` already holds a run."""
-    if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
-        raise UserError(
-            f"{output_dir} already holds a run. Use another --output_dir, resume with "
-            "--resume_from_checkpoint latest, or replace it with --overwrite_output_dir."
-        )
 
 
 def save_checkpoint(

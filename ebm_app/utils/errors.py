@@ -44,7 +44,7 @@ class Interrupted(Exception):
 
 
 #: Optional packages -> the extra that installs them
-EXTRAS = {"datasets": "data", "gradio": "ui", "matplotlib": "plots", "pandas": "plots"}
+EXTRAS = {"datasets": "data", "gradio": "ui", "matplotlib": "plots", "zuko": "spline"}
 
 
 def user_message(error: Exception) -> str | None:

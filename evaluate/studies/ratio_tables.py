@@ -22,7 +22,8 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, parse
-from ebm_app.cli.mi import PairFlags, estimate_rows
+from ebm_app.cli.mi import Arguments as PairFlags
+from ebm_app.cli.mi import estimate_rows
 from ebm_app.ratios.problems import (
     INFORMATION_PROBLEMS,
     TOY_PROBLEMS,

@@ -1,15 +1,23 @@
 """The ``ebm`` program: its commands, and what a user's module adds to them."""
 
+import dataclasses
+import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import version
 
 import pytest
 import torch
 from conftest import GREY
 
 from ebm_app import EBM
+from ebm_app.cli import bpd, sample
 from ebm_app.cli.__main__ import ALIASES, COMMANDS, main
+from ebm_app.likelihood import ALIASES as OLD_ESTIMATORS
+from ebm_app.likelihood import ESTIMATORS
+from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.paths import PATHS
+from ebm_app.sampling import SAMPLERS
 from ebm_app.utils.errors import user_message
 from ebm_app.utils.registry import import_extension
 
@@ -41,6 +49,52 @@ def test_every_command_is_a_module_and_listed(ebm, capsys):
         module = import_module(f"ebm_app.cli.{name}")
         assert callable(module.main) and module.Arguments and f"  {name} " in printed
     assert set(ALIASES.values()) <= set(COMMANDS)
+
+
+def test_version_is_printed(ebm, capsys):
+    assert ebm("--version") == 0 and capsys.readouterr().out == f"ebm_app {version('ebm_app')}\n"
+
+
+def test_help_has_one_example_a_line(capsys):
+    with pytest.raises(SystemExit):
+        bpd.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("ebm bpd digits --estimator") for line in lines) == 2
+    assert not any("evaluate/" in line for line in lines)
+
+
+def test_names_in_help_are_those_of_the_registries():
+    assert {*bpd.NAMES} == {*ESTIMATORS, "all"} and {*bpd.OLD_NAMES} == {*OLD_ESTIMATORS}
+    texts = {
+        field.name: field.metadata["help"]
+        for kind in (bpd.Arguments, sample.Arguments)
+        for field in dataclasses.fields(kind)
+        if "help" in field.metadata
+    }
+    assert all(f"{name}: " in texts["estimator"] for name in bpd.NAMES)
+    assert all(name in texts["dequantisation"] for name in DEQUANTISERS)
+    for name, kind in SAMPLERS.items():
+        assert f"{name}: " in texts["sampler"]
+        settings = {field.name: field.default for field in dataclasses.fields(kind)}
+        del settings[kind.counts]
+        shown = [
+            f"{key}={value:g}" if type(value) is float else f"{key}={value}"
+            for key, value in settings.items()
+        ]
+        assert all(text in texts["sampler_args"] for text in shown)
+
+
+def test_mistakes_are_reported_before_slow_imports(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    mistakes = {
+        "unknown estimator 'nonsense'": ["bpd", "digits", "--estimator", "nonsense"],
+        "already holds a run": ["train", "--output_dir", str(tmp_path)],
+    }
+    for message, words in mistakes.items():
+        code = f"import sys; sys.argv[1:] = {words}; from ebm_app.cli.__main__ import main\n"
+        code += "assert main() == 2; sys.exit('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0 and message in done.stderr
 
 
 def test_module_of_the_user_extends_every_command(ebm, monkeypatch, capsys, tmp_path):

@@ -9,7 +9,6 @@ import pytest
 from conftest import call
 from exact import generator
 
-from ebm_app.cli import mi
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import EXAMPLES, INFORMATION_PROBLEMS, TOY_PROBLEMS
 from ebm_app.ratios.training import RatioTraining, train
@@ -73,16 +72,6 @@ def test_mi_script_on_the_problems_of_the_paper(script, tmp_path):
     answer = script("evaluate/mi.py").main([*flags, "--output_dir", str(tmp_path)])
     (row,) = answer["table"]
     assert row["matrix"] is not None and row["divergence_truth"] > 0
-
-
-def test_mi_command_learns_gaussians_of_the_paper(tmp_path, capsys):
-    """D = 40: 10 nats; the untrained matrix has 0."""
-    flags = ["--gaussian_dim", "40", "--output_dir", str(tmp_path)]
-    answer = mi.main([*flags, "--iterations", "60"])
-    assert answer["truth"] == 10 and 0 < answer["matrix"] < 10 and 0 < answer["value"] < 10
-    assert json.loads((tmp_path / "mi_d40.json").read_text())["figures"] == answer
-    assert call(mi, "--gaussian_dim", "41") == 2 and "320" in capsys.readouterr().err
-    assert call(mi, *flags, "--x", "a.npy") == 2 and "--gaussian_dim" in capsys.readouterr().err
 
 
 def test_mi_benchmark_compares_with_the_truth(script, tmp_path, monkeypatch, capsys):

@@ -27,6 +27,7 @@ def test_tensors_and_script_train_the_same_weights(script, tmp_path):
     assert equal_tensors(weights_of(tensors), weights_of(files))
     assert equal_tensors(weights_of(tensors), dict(ebm.state_dict()))
     settings = [read_json(run / "run.json")["settings"] for run in (tensors, files)]
+    assert settings[1].pop("flags")["dataset"] == "digits"
     assert settings[0] == settings[1]
     own[3] = str(tensors)
     assert run_script(main, [*own, *flags, "--resume_from_checkpoint", "latest"]) == 0

@@ -45,8 +45,9 @@ def test_help_starts_with_common_flags_and_lists_names(script, capsys):
     assert names <= set(re.findall(r"\w+", texts[1]))
 
 
-def test_help_does_not_import_torch():
+@pytest.mark.parametrize("path", ["train/ebm.py", "evaluate/bpd.py", "sample/ebm.py"])
+def test_help_does_not_import_torch(path):
     code = "import runpy, sys; sys.argv[1:] = ['--help']\n"
-    code += "try: runpy.run_path('train/ebm.py', run_name='__main__')\n"
+    code += f"try: runpy.run_path('{path}', run_name='__main__')\n"
     code += "except SystemExit: sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,88 @@
+"""Compare two models: the settings that differ, and their bits per dim on the same images.
+
+ebm compare runs/one runs/other
+ebm compare digits digits-energy --limit 100
+
+The standard error of the difference is that of the mean difference of an image, with the same
+dequantisation noise for both models. Each model is scored by its default estimator.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from ebm_app.cli.command_line import Positional, argument, parse
+from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.utils import RUN_FILE
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import configuration, setting, to_dict
+from ebm_app.utils.files import read_json
+from ebm_app.utils.output import Output, to_markdown
+
+
+@configuration(kw_only=True)
+class Arguments(HeldOutFlags):
+    """Command-line arguments."""
+
+    other: Positional[str] = argument("a second folder, bundled name or hub id")
+    output_dir: Path = setting("folder for the record", Path("runs/compare"))
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Compare two models; return the figures on the main process, and None on the others."""
+    args = parse(Arguments, __doc__, argv)
+    # slow to import, and not needed for --help
+    from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
+    from ebm_app.folders import find_folder
+    from ebm_app.likelihood import make_estimator
+    from ebm_app.likelihood.dequantisation import dequantisation_noise
+    from ebm_app.utils.processes import shut_down
+
+    names, settings, bits = (args.model, args.other), [], {}
+    if args.model == args.other:
+        raise UserError(f"Both models are {args.model}. Give two.")
+    for name in names:
+        accelerator, ebm = open_model(replace(args, model=name))
+        dataset = args.dataset or ebm.config.dataset
+        args = replace(args, dataset=dataset)  # the second model sees the images of the first
+        _, levels, _ = held_out(args, ebm)
+        noise = dequantisation_noise(args.repeats, levels, args.seed)
+        estimator = make_estimator(ebm.default_estimator, {}, args.seed)
+        shared = accelerator, ebm, levels, noise, estimator, ebm.dequantiser, args.batch_size
+        hidden = not accelerator.is_main_process
+        bits[name], _ = bits_by_estimator(*shared, wrap=partial(tqdm, desc=name, disable=hidden))
+        record = find_folder(name) / RUN_FILE
+        own = read_json(record)["settings"] if record.is_file() else {"ebm": to_dict(ebm.config)}
+        settings.append(flatten(own))
+    (pair,) = disagreements(bits)
+    rows = [
+        {"setting": key, "first": repr(one), "second": repr(other)}
+        for key in sorted({*settings[0], *settings[1]})
+        if (one := settings[0].get(key)) != (other := settings[1].get(key))
+    ]
+    means = {name: each.mean().item() for name, each in bits.items()}
+    figures = {"bits_per_dim": means, **pair, "num_images": len(levels), "settings": rows}
+    if accelerator.is_main_process:
+        print(to_markdown(rows))
+        print(to_markdown([{"model": name, "bits_per_dim": mean} for name, mean in means.items()]))
+        print(f"difference: {pair['difference']:.4f} ± {pair['stderr']:.4f} bits per dim")
+        Output(args.output_dir / "compare.json", args).save(figures)
+    shut_down(accelerator)
+    return figures if accelerator.is_main_process else None
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by their path.
+
+    >>> flatten({"net": {"dropout": 0.1}})
+    {'net.dropout': 0.1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        path = f"{prefix}{key}"
+        flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return flat
