@@ -99,8 +99,8 @@ class EBM(DensityModel):
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
-        >>> ebm.likelihood(black, estimator="elbo", num_draws=1).nfe
-        16
+        >>> ebm.likelihood(black, estimator="elbo", num_draws=4).nfe
+        64
 
         Args:
             images: (B, C, H, W), floats in [0, 1] on the grid of the model's levels, or uint8

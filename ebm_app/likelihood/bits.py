@@ -43,7 +43,7 @@ class Likelihood(NamedTuple):
     >>> from ebm_app import EBM
     >>> result = EBM.from_pretrained("digits").likelihood(torch.zeros(2, 1, 8, 8))
     >>> result.log_prob.shape, result.components.shape, result.nfe
-    (torch.Size([2]), torch.Size([2, 1, 8, 8]), 64)
+    (torch.Size([2]), torch.Size([2, 1, 8, 8]), 16)
     >>> result.to_frame().columns.tolist()
     ['log_prob', 'bits_per_dim', 'error']
     """
