@@ -2,9 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import AfterValidator
+from typing import TYPE_CHECKING, Literal
 
 from ebm_app.cli.command_line import CommonFlags, ConversionFlags, ModelFlag
 from ebm_app.config import Margin
@@ -17,7 +15,6 @@ from ebm_app.utils.fields import (
     configuration,
     setting,
 )
-from ebm_app.utils.registry import choose
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -25,9 +22,6 @@ if TYPE_CHECKING:
     from ebm_app.data.images import ImageData
     from ebm_app.data.lazy import Images
     from ebm_app.ebm import EBM
-
-SPLITS = ("train", "validation", "test")
-Split = Annotated[str, AfterValidator(lambda name: choose("split", name, SPLITS))]
 
 
 @configuration(kw_only=True)
@@ -38,7 +32,7 @@ class ImageFlags(CommonFlags, ConversionFlags, ModelFlag):
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("download a missing data set", False)
     skip_bad: bool = setting("leave out files of a folder that are not readable images", False)
-    split: Split = setting("train, validation or test", "test")
+    split: Literal["train", "validation", "test"] = setting("split to evaluate", "test")
     limit: AtLeastTwo | None = setting(
         "number of images to evaluate, the first ones; all if not given", None
     )

@@ -8,7 +8,7 @@ ebm ratio --x0 last_year.csv --x1 this_year.csv --columns age income
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tqdm.auto import tqdm
 
@@ -16,12 +16,9 @@ from ebm_app.cli.command_line import argument, parse
 from ebm_app.utils.fields import Seed, Steps, configuration, setting
 from ebm_app.utils.files import replace_file, save_figure
 from ebm_app.utils.output import Output
-from ebm_app.utils.registry import choose
 
 if TYPE_CHECKING:
     from ebm_app.ratios.cross_fit import CrossFit, Estimate
-
-METHODS = ("ctsm_v", "ctsm", "classifier")
 
 
 @configuration(kw_only=True)
@@ -31,7 +28,7 @@ class Arguments:
     x0: str = argument("rows of p_0: .npy, .npz, .csv, .tsv, .txt or .parquet")
     x1: str = argument("rows of p_1, with the same columns")
     at: str | None = setting("rows at which to write log p_1 / p_0 to at.csv", None)
-    method: str = setting(
+    method: Literal["ctsm_v", "ctsm", "classifier"] = setting(
         "ctsm_v or ctsm: integral of a learned time score; classifier: faster, for samples that "
         "overlap",
         "ctsm_v",
@@ -46,7 +43,6 @@ class Arguments:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate and return the metrics; write the log ratio of each row to tables."""
     args = parse(Arguments, __doc__, argv)
-    choose("method", args.method, METHODS)
     # imported after parsing, because they take seconds
     import pandas as pd
 

@@ -9,9 +9,15 @@ from typing import Any, TypeVar
 from ebm_app.cli.command_line import explicit
 from ebm_app.config import Side
 from ebm_app.training.plan import RunOptions
-from ebm_app.training.run_folder import refuse_to_overwrite
+from ebm_app.training.run_folder import recorded_flags, recorded_run, refuse_to_overwrite
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import advanced, configuration, from_attributes, setting
+from ebm_app.utils.fields import (
+    advanced,
+    configuration,
+    from_attributes,
+    setting,
+    user_errors,
+)
 
 T = TypeVar("T", bound=RunOptions)
 #: Flags that a resumed run must not change
@@ -79,8 +85,6 @@ def restore(
     name, folder = args.resume_from_checkpoint, output_folder(args, dataset, kind)
     if not name:
         return args, {}
-    from ebm_app.training.checkpoint import recorded_run  # slow to import
-
     settings, flags = recorded_run(folder, name)
     own = {item.name: item.default for item in dataclasses.fields(args)}
     flags = {name: value for name, value in flags.items() if name in own}
@@ -94,4 +98,17 @@ def restore(
                 f"--{name}, or start a new run in another --output_dir."
             )
     restored = {name: value for name, value in flags.items() if name not in given}
-    return dataclasses.replace(args, **restored), settings
+    with user_errors("The record of the run to resume"):
+        return dataclasses.replace(args, **restored), settings
+
+
+def with_data_of(args: T, argv: Sequence[str] | None, record: Path) -> T:
+    """Return the arguments with the data set and the flow of a run record, unless the flags choose
+    a data set."""
+    given, names = explicit(args, argv, type(args)), ("dataset", "data_root", "resolution", "flow")
+    if "dataset" in given:
+        return args
+    flags = recorded_flags(record)
+    chosen = {name: flags[name] for name in names if name in flags and name not in given}
+    with user_errors(str(record)):
+        return dataclasses.replace(args, **chosen)

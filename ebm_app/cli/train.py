@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.cli.run_flags import DataFlags, refuse_used_folder, restore, run_options
+from ebm_app.cli.run_flags import (
+    DataFlags,
+    refuse_used_folder,
+    restore,
+    run_options,
+    with_data_of,
+)
 from ebm_app.config import Settings
 from ebm_app.training.plan import RunOptions, complete, flags_on_resume
 from ebm_app.utils.fields import advanced, configuration, setting
@@ -43,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if not args.dry_run:
         refuse_used_folder(args)
     args, resumed = restore(args, argv, args.dataset, args.space)
+    if args.config and not resumed:
+        args = with_data_of(args, argv, args.config)
     # slow to import, and not needed for --help
     from ebm_app.data.images import load_images
     from ebm_app.flow import Flow

@@ -12,10 +12,10 @@ from torch import Tensor
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
-from ebm_app.training.checkpoint import recorded_run
 from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.launch import latent_flow, launch
 from ebm_app.training.plan import RunOptions, flags_on_resume
+from ebm_app.training.run_folder import recorded_run
 from ebm_app.training.settings import resolve
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.output import lasting_terminal

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from ebm_app.folders import CONFIG_FILE, HASHES_FILE, WEIGHTS_FILE
 from ebm_app.pretrained import PretrainedModel
-from ebm_app.training.run_folder import PENDING, PREFIX, checkpoints, refuse_to_overwrite
+from ebm_app.training.run_folder import (
+    PENDING,
+    PREFIX,
+    STATE,
+    TRAINER_FILE,
+    checkpoints,
+    refuse_to_overwrite,
+)
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import (
@@ -29,9 +36,7 @@ from ebm_app.utils.files import (
     write_tensors,
 )
 
-STATE = "state"
-TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
-DIGESTS_FILE = "digests.json"
+TENSORS_FILE, BEST_FILE, DIGESTS_FILE = "trainer.safetensors", "best.safetensors", "digests.json"
 #: Files at the top of an output folder
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 
@@ -55,41 +60,6 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
         f"{output_dir} holds no intact checkpoint, so --resume_from_checkpoint latest cannot "
         "resume. Start again with --overwrite_output_dir."
     )
-
-
-def recorded_run(output_dir: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings and the flags of the run to resume, or {} and {} if no checkpoint can be
-    read, which is reported when it is loaded. The checkpoint is not verified.
-
-    Flags of runs of earlier versions, which did not record them, are read from the command in
-    their run record.
-    """
-    named = Path(name) if os.path.isdir(name) else output_dir / name
-    for folder in reversed(checkpoints(output_dir)) if name == "latest" else [named]:
-        try:
-            run = read_json(folder / STATE / TRAINER_FILE)
-            settings, origin = run["settings"], run["origin"]
-            model = settings["ebm"] if "ebm" in settings else settings["flow"]
-            recorded = origin.get("flags") or flags_of_command(folder.parent / RUN_FILE)
-            teacher = settings.get("teacher", {})
-            return settings, {**recorded, **teacher, "dataset": model["dataset"]}
-        except (UserError, KeyError, TypeError):
-            continue
-    return {}, {}
-
-
-def flags_of_command(record: Path) -> dict[str, Any]:
-    """Return the flags in the command of a run record that a resumed run restores."""
-    if not record.is_file():
-        return {}
-    words = read_json(record)["command"]
-    pairs = dict(zip(words, words[1:], strict=False))
-    names = ("data_root", "flow", "init_from", "size")
-    flags = {"size": "small"}  # the default
-    flags |= {name: pairs[f"--{name}"] for name in names if f"--{name}" in pairs}
-    if "--resolution" in pairs:
-        flags["resolution"] = int(pairs["--resolution"])
-    return flags
 
 
 def _named_checkpoint(output_dir: Path, name: str) -> Path:

@@ -147,8 +147,12 @@ def resume(accelerator: Accelerator, trainer: Trainer, folder: Path) -> None:
     """Resume a run from a checkpoint, and save the best model so far in the output folder."""
     model, state = trainer.task.model, folder / checkpoint.STATE
     model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
+    space = {name: value.clone() for name, value in model.space.state_dict().items()}
     with report_damage(state):
         trainer.resume(folder)
+    restored = model.space.state_dict().items()
+    if isinstance(model, EBM) and not all(torch.equal(space[key], each) for key, each in restored):
+        raise UserError(f"{folder} is in the latent space of another flow. Leave out --flow.")
     if trainer.now.best is not None:
         trained = {name: value.clone() for name, value in model.state_dict().items()}
         check_weights(model, state / checkpoint.BEST_FILE)

@@ -1,15 +1,19 @@
-"""Output folder of a run: its checkpoints, and whether it holds a run.
+"""Output folder of a run: whether it holds a run, its checkpoints, and what they recorded.
 
 Imports no torch, so that a mistake is reported at once.
 """
 
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 from ebm_app.folders import CONFIG_FILE
+from ebm_app.utils import RUN_FILE
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.files import read_json
 
-PREFIX = "checkpoint-"
+PREFIX, STATE, TRAINER_FILE = "checkpoint-", "state", "trainer.json"
 #: Suffix of a checkpoint being written or deleted
 PENDING = ".tmp"
 
@@ -35,3 +39,40 @@ def refuse_to_overwrite(output_dir: Path) -> None:
             f"{output_dir} already holds a run. Use another --output_dir, resume with "
             "--resume_from_checkpoint latest, or replace it with --overwrite_output_dir."
         )
+
+
+def recorded_run(output_dir: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings and the flags of the run to resume, or {} and {} if no checkpoint can be
+    read, which is reported when it is loaded. The checkpoint is not verified."""
+    named = Path(name) if os.path.isdir(name) else output_dir / name
+    for folder in reversed(checkpoints(output_dir)) if name == "latest" else [named]:
+        try:
+            run = read_json(folder / STATE / TRAINER_FILE)
+            settings, origin = run["settings"], run["origin"]
+            model = settings["ebm"] if "ebm" in settings else settings["flow"]
+            recorded = origin.get("flags") or recorded_flags(folder.parent / RUN_FILE)
+            teacher = settings.get("teacher", {})
+            return settings, {**recorded, **teacher, "dataset": model["dataset"]}
+        except (UserError, KeyError, TypeError, AttributeError):
+            continue
+    return {}, {}
+
+
+def recorded_flags(record: Path) -> dict[str, Any]:
+    """Return the flags of a run record that choose data and weights; those of runs of earlier
+    versions, which did not record them, from the command."""
+    if not record.is_file():
+        return {}
+    run = read_json(record)
+    settings, command = run.get("settings", {}), run.get("command", [])
+    if not (isinstance(settings, dict) and isinstance(command, list)):
+        return {}
+    if isinstance(flags := settings.get("flags"), dict):
+        return flags
+    words = [str(word) for word in command]
+    pairs = dict(zip(words, words[1:], strict=False))
+    names = ("dataset", "data_root", "flow", "init_from", "size")
+    flags = {"size": "small"}  # the default
+    flags |= {name: pairs[f"--{name}"] for name in names if f"--{name}" in pairs}
+    side = pairs.get("--resolution", "")
+    return {**flags, "resolution": int(side)} if side.isdigit() else flags

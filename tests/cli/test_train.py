@@ -65,8 +65,10 @@ def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     assert settings["training"]["learning_rate"] == 0.01
     assert settings["ebm"]["net"]["block_out_channels"] == [8]
     assert not (tmp_path / "run").exists()
-    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
-    assert call(train, *data, "--config", tmp_path / "run.json", "--learning_rate", "0.02") == 0
+    command = ["ebm.py", *map(str, data[:2])]
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings, "command": command}))
+    again = [*data[2:], "--config", tmp_path / "run.json"]  # the data set is that of the run
+    assert call(train, *again, "--learning_rate", "0.02") == 0
     settings["training"]["learning_rate"] = 0.02
     assert json.loads(capsys.readouterr().out) == settings
 
