@@ -53,8 +53,11 @@ class EBM(DensityModel):
     ) -> Self:
         folder = find_folder(name_or_path)
         if is_pipeline(folder):
-            return cls.from_diffusers(folder, device)
-        return super().from_pretrained(folder, device, allow_edited_config)
+            ebm = cls.from_diffusers(folder, device)
+        else:
+            ebm = super().from_pretrained(folder, device, allow_edited_config)
+        ebm.density.folder = folder
+        return ebm
 
     @classmethod
     def from_diffusers(cls, pipeline: Any, device: str = "cpu", num_levels: int = 256) -> Self:

@@ -21,6 +21,8 @@ ENERGY_MODEL, FLOW = "energy model", "flow"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 #: Hashes of the training images.
 HASHES_FILE = "training_images.safetensors"
+#: Folder of the amortised likelihood in that of a model
+AMORTISED_FOLDER = "amortised"
 #: Index of a diffusers pipeline, and patterns of the files that are downloaded.
 PIPELINE_FILE = "model_index.json"
 PIPELINE_FILES = [PIPELINE_FILE, "unet/*.json", "unet/*.safetensors", "scheduler/*.json"]
@@ -103,7 +105,8 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
 def _download(repository: str) -> Path:
     from huggingface_hub import snapshot_download  # network code, imported only when used
 
-    patterns = [CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, *PIPELINE_FILES]
+    amortised = [f"{AMORTISED_FOLDER}/{name}" for name in (CONFIG_FILE, WEIGHTS_FILE)]
+    patterns = [CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, *amortised, *PIPELINE_FILES]
     try:
         return Path(snapshot_download(repository, allow_patterns=patterns))
     except Exception as error:

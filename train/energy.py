@@ -1,7 +1,7 @@
-"""Distil a model into an energy network: ``ebm train_energy``."""
+"""Distil a model into an energy network: ``ebm distill``, whose default target it is."""
 
 from ebm_app.cli.command_line import run_script
-from ebm_app.cli.train_energy import main
+from ebm_app.cli.distill import main
 
 if __name__ == "__main__":
     raise SystemExit(run_script(main))

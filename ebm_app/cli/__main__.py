@@ -10,7 +10,7 @@ from ebm_app.cli.command_line import run_script
 COMMANDS = {
     "train": "train an energy-based model of images",
     "train_flow": "fit a normalising flow for the latent space of a model",
-    "train_energy": "distil a model into an energy network",
+    "distill": "distil a model into an energy or a likelihood that needs one pass",
     "sample": "draw images from a model",
     "score": "write the log-likelihood of every image of a folder to a table",
     "bpd": "compute bits per dim on held-out images",
@@ -25,7 +25,7 @@ COMMANDS = {
     "space": "write the folder of a Hugging Face Space that serves the page",
 }
 #: Other names of commands
-ALIASES = {"evaluate": "bpd", "ui": "app", "flow": "train_flow", "distill": "train_energy"}
+ALIASES = {"evaluate": "bpd", "ui": "app", "flow": "train_flow", "train_energy": "distill"}
 
 
 def main() -> int:

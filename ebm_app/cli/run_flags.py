@@ -21,7 +21,7 @@ from ebm_app.utils.fields import (
 
 T = TypeVar("T", bound=RunOptions)
 #: Flags that a resumed run must not change
-FIXED = ("dataset", "resolution", "size", "model")
+FIXED = ("dataset", "resolution", "size", "model", "target", "others")
 #: Flags that it may change: the images and the weights are compared with those of the checkpoint
 MOVABLE = ("data_root", "skip_bad", "flow", "init_from")
 

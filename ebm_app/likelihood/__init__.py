@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ebm_app.likelihood.amortised import Amortised
 from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.estimator import Estimator, PointEstimator
@@ -23,6 +24,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "time_integral": TimeIntegral,
     "energy": EnergyEstimate,
     "discrete": DiscreteBound,
+    "amortised": Amortised,
 }
 #: Old names of estimators: the new name, and settings that go with it.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {

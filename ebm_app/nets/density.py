@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from copy import copy
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -66,9 +67,13 @@ class PathDensity:
 
     Args:
         model: network with a ``path`` and an ``interval`` of times.
+
+    Attributes:
+        folder: folder of the files of the model, or None if it was not loaded from one.
     """
 
     def __init__(self, model: Any) -> None:
+        self.folder: Path | None = None
         self.model, self.path = model, model.path
         self.start, self.end = model.interval
         self.labels: Tensor | None = None

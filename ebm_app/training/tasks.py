@@ -25,6 +25,7 @@ from ebm_app.data.levels import dequantise
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
+from ebm_app.likelihood.amortised import AmortisedLikelihood
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.processes import sharded
@@ -55,7 +56,7 @@ class Task(ABC):
     def __init__(
         self,
         accelerator: Accelerator,
-        model: EBM | Flow,
+        model: EBM | Flow | AmortisedLikelihood,
         loss_module: nn.Module,
         config: LoopConfig,
         data: ImageData,

@@ -1,0 +1,92 @@
+"""Distil a trained model into a network that needs one pass: an energy, or a likelihood.
+
+ebm distill digits --output_dir runs/digits-energy
+ebm distill mnist --target likelihood --data_root data --max_train_minutes 20
+
+An energy network is trained on the model's outputs at noisy copies of its training images. At the
+end, the calibration offset is measured on validation images and stored with the model: the log
+density of one pass minus the variational bound, on average.
+
+An amortised likelihood is trained on the terms of the model's bound, for training images and for
+unusual images made from them. The targets are computed first, for half of --max_train_minutes, and
+kept in the output folder for further runs. Its error is calibrated on validation images.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from ebm_app.cli.command_line import ConversionFlags, Positional, explicit, parse
+from ebm_app.cli.run_flags import refuse_used_folder, restore, run_options
+from ebm_app.config import LoopConfig
+from ebm_app.training.plan import RunOptions
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import PositiveInt, advanced, configuration, setting
+
+#: Defaults that differ from those of ``LoopConfig``, for each target
+RECIPES: dict[str, dict[str, Any]] = {
+    "energy": dict(max_train_steps=4500, train_batch_size=64, validation_images=200),
+    "likelihood": dict(max_train_minutes=20.0, train_batch_size=32, learning_rate=4e-3)
+    | dict(adam_weight_decay=0.01),
+}
+COMMON: dict[str, Any] = dict(optimizer="muon", max_grad_norm=1.0, validation_repeats=1)
+#: Held-out images of an amortised likelihood
+NUM_HELD_OUT = 768
+
+
+@configuration(kw_only=True)
+class Arguments(LoopConfig, RunOptions, ConversionFlags):
+    """Flags of the command. Settings of the recipe replace the defaults."""
+
+    model: Positional[str | None] = setting("a folder, a bundled name or a hub id", None)
+    target: Literal["energy", "likelihood"] = setting("what the network computes", "energy")
+    dataset: str | None = setting("data set; the model's own if not given", None)
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    download: bool = setting("download a missing data set", False)
+    num_images: PositiveInt = setting("max training images of a likelihood", 20_000)
+    others: tuple[str, ...] = setting(
+        "further data sets to train a likelihood on, whose images are unusual for the model", ()
+    )
+    init_from: str | None = advanced("energy network whose weights a new run starts from", None)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Distil, and return the metrics on the main process."""
+    began, args = time.perf_counter(), parse(Arguments, __doc__, argv, ("target", "dataset"))
+    refuse_used_folder(args)
+    args, resumed = restore(args, argv, args.dataset or "", args.target)
+    # slow to import, and not needed for --help
+    from ebm_app.ebm import EBM
+    from ebm_app.evaluation.held_out import images_for
+    from ebm_app.training.amortised_task import AmortisedTask, TargetMaker
+    from ebm_app.training.energy_task import EnergyTask
+    from ebm_app.training.launch import launch
+    from ebm_app.training.settings import resolve_loop
+    from ebm_app.utils.processes import resolve_device
+
+    if args.model is None:
+        raise UserError("Name the model to distil: its folder, a bundled name or a hub id.")
+    teacher = EBM.from_pretrained(args.model)
+    names = [args.dataset or teacher.config.dataset, *args.others]
+    flags = args.data_root, args.download, args.conversions()
+    data, *others = (images_for(teacher.config, name, *flags) for name in names)
+    recipe, loop_flags = COMMON | RECIPES[args.target], explicit(args, argv, LoopConfig)
+    config = resolve_loop(recipe, loop_flags, data, resumed)
+    options = run_options(args, names[0], args.target)
+    if args.target == "energy":
+        build = partial(EnergyTask, teacher=teacher, name=args.model, data=data)
+        return launch(config, options, build)
+    teacher.to(resolve_device(args.device))
+    maker = TargetMaker(teacher, data, others, options.output_dir / "targets", config.seed)
+    minutes, is_resumed = config.max_train_minutes, options.resume_from_checkpoint
+    deadline = began + 30 * minutes if minutes else math.inf
+    held_out = maker.make("validation", NUM_HELD_OUT)
+    targets = maker.make("train", args.num_images, 0.0 if is_resumed else deadline)
+    if minutes:
+        minutes = max(0.1, minutes - (time.perf_counter() - began) / 60)
+    config = replace(config, max_train_minutes=minutes, num_preview_images=0)
+    build = partial(AmortisedTask, teacher=teacher, targets=targets, held_out=held_out)
+    return launch(config, options, build)

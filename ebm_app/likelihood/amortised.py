@@ -1,0 +1,233 @@
+r"""Amortised likelihood: log P(image) predicted by one pass of a small network.
+
+The network maps the clean image to the terms of the bound of a model, its teacher, one per
+dimension, in nats. It is trained by regression on ordinary and unusual images
+(``training.amortised_task``). Unlike the bound, the prediction is not normalised, and it can be
+far off on images unlike those of its training; ``error`` says by how much.
+
+The error is calibrated on held-out images, some of them of kinds that are not trained on. It is
+the root mean square of prediction minus bound, as a non-decreasing function of the Mahalanobis
+distance between the features of the image and those of the training images.
+"""
+
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Len
+from torch import Tensor, nn
+
+from ebm_app.config import FORMAT_VERSION, ImageShape, UNetConfig
+from ebm_app.folders import AMORTISED_FOLDER, CONFIG_FILE, WEIGHTS_FILE
+from ebm_app.likelihood.dequantisation import Cells, Dequantiser
+from ebm_app.likelihood.estimator import Estimator
+from ebm_app.nets.density import PathDensity, rows_per_call
+from ebm_app.nets.protocols import LogDensityEstimate
+from ebm_app.nets.unet import UNet
+from ebm_app.pretrained import PretrainedModel, fingerprint
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import NonNegative, Number, NumLevels, Positive, configuration
+from ebm_app.utils.files import write_tensors
+from ebm_app.utils.tensors import sum_except_batch
+
+#: Channels of the features from which the terms are predicted
+FEATURES = 32
+
+
+@configuration
+class ErrorTable:
+    """Calibration of an ``AmortisedLikelihood`` on held-out images, in nats.
+
+    Args:
+        offset: mean of prediction minus bound over ordinary images, which is subtracted.
+        spread: standard deviation of that difference.
+        distances: increasing distances in feature space.
+        errors: root mean square of prediction minus bound at these distances.
+    """
+
+    offset: Number
+    spread: NonNegative
+    distances: Annotated[tuple[NonNegative, ...], Len(2)]
+    errors: Annotated[tuple[NonNegative, ...], Len(2)]
+
+    def error_at(self, distance: Tensor) -> Tensor:
+        """Return the error (B,) at distances (B,). Beyond the last distance it grows in
+        proportion."""
+        inside = np.interp(distance.cpu().numpy(), self.distances, self.errors)
+        beyond = (distance / self.distances[-1]).clamp(min=1)
+        return torch.from_numpy(inside).to(distance) * beyond
+
+
+@configuration
+class AmortisedConfig:
+    """Configuration of an ``AmortisedLikelihood``.
+
+    Args:
+        dataset, image_shape, num_levels: those of the teacher.
+        teacher: SHA-256 digest of the teacher's weights.
+        mean, std: of the terms of ordinary training images, in nats.
+        net: the network.
+        calibration: measured after training.
+    """
+
+    dataset: str
+    image_shape: ImageShape
+    num_levels: NumLevels
+    teacher: str
+    mean: Number
+    std: Positive
+    net: UNetConfig = UNetConfig()
+    calibration: ErrorTable | None = None
+    format_version: int = FORMAT_VERSION
+
+
+class AmortisedLikelihood(PretrainedModel):
+    """Network from levels (B, C, H, W) to the terms of log P, with features for its error.
+
+    The input is 2 (k + 1/2) / L - 1 for level k, with its Fourier features. Weights are stored in
+    half precision.
+    """
+
+    config_class, kind = AmortisedConfig, "amortised likelihood"
+
+    def __init__(self, config: AmortisedConfig) -> None:
+        super().__init__(config)
+        channels, height, width = config.image_shape
+        count = max(1, math.floor(math.log2(config.num_levels / 2)))
+        self.frequencies = [config.num_levels / 2**power for power in range(1, count + 1)]
+        shape = (channels * (1 + 2 * count), height, width)
+        self.net = UNet(shape, FEATURES, config.net)
+        self.head = nn.Conv2d(FEATURES, channels, 1)
+        self.register_buffer("centre", torch.zeros(2 * FEATURES))
+        self.register_buffer("whitening", torch.eye(2 * FEATURES))
+
+    def forward(self, levels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the terms (B, C, H, W) of log P in nats, and a summary (B, 2 F) of the features:
+        their mean and root mean square over the pixels."""
+        x = (2 * levels.to(self.head.weight.dtype) + 1) / self.config.num_levels - 1
+        angles = [2 * math.pi * frequency * x for frequency in self.frequencies]
+        waves = [wave for angle in angles for wave in (angle.sin(), angle.cos())]
+        features = self.net(torch.cat([x, *waves], 1), x.new_zeros(len(x)))
+        terms = self.config.mean + self.config.std * self.head(features).float()
+        flat = features.float().flatten(2)
+        return terms, torch.cat([flat.mean(2), flat.square().mean(2).sqrt()], 1)
+
+    def set_training_features(self, summaries: Tensor) -> None:
+        """Set the features (N, 2 F) from which distances are measured."""
+        values = summaries.double()
+        self.centre.copy_(values.mean(0))
+        covariance = torch.cov(values.T)
+        ridge = 1e-4 * covariance.diagonal().mean().clamp(min=1e-12)
+        covariance = covariance + ridge * torch.eye(len(covariance))
+        factor = torch.linalg.cholesky(torch.linalg.inv(covariance) / len(covariance))
+        self.whitening.copy_(factor.T)
+
+    def distance(self, summary: Tensor) -> Tensor:
+        """Return the Mahalanobis distance (B,) of summaries (B, 2 F) from those of training, whose
+        mean square is 1."""
+        return ((summary - self.centre) @ self.whitening.T).norm(dim=1)
+
+    @torch.no_grad()
+    def estimate(self, levels: Tensor) -> LogDensityEstimate:
+        """Return the predicted log P of levels (B, C, H, W), with its error and its terms.
+
+        Raises:
+            UserError: for a network that was not calibrated, because its training was interrupted.
+        """
+        table = self.config.calibration
+        if table is None:
+            raise UserError(
+                "The amortised likelihood is not calibrated. Finish its training with "
+                "--resume_from_checkpoint latest."
+            )
+        parts = [self(rows) for rows in levels.split(rows_per_call(levels))]
+        terms, summary = (torch.cat(column) for column in zip(*parts, strict=True))
+        terms = terms.double() - table.offset / levels[0].numel()
+        error = table.error_at(self.distance(summary).double())
+        return LogDensityEstimate(sum_except_batch(terms), error, terms, 1)
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the network in half precision, and its configuration."""
+        folder.mkdir(parents=True, exist_ok=True)
+        names = dict(self.named_parameters())
+        state = self.state_dict().items()
+        tensors = {name: value.half() if name in names else value for name, value in state}
+        write_tensors(folder / WEIGHTS_FILE, tensors)
+        self.save_config(folder)
+
+
+@lru_cache(maxsize=4)
+def _load(
+    folder: Path, changed: int, device: torch.device, teacher: nn.Module
+) -> AmortisedLikelihood:
+    """Load the network in a folder, and check that it was distilled from ``teacher``."""
+    network = AmortisedLikelihood.from_pretrained(folder, str(device))
+    if network.config.teacher != fingerprint(teacher):
+        raise UserError(
+            f"{folder} was distilled from other weights than those of this model. Distil it "
+            "again with train/distill.py MODEL --target likelihood."
+        )
+    return network
+
+
+@configuration
+class Amortised(Estimator):
+    """log P(image) predicted by one pass of the network beside the model, see
+    ``AmortisedLikelihood``.
+
+    Args:
+        folder: folder of the network; ``amortised`` in the model's folder by default.
+
+    ``error`` is the calibrated error of the prediction, larger for images unlike the training
+    images of the network.
+
+    Raises (when called):
+        UserError: for a model without such a network, or whose weights have changed since, and for
+            labels.
+    """
+
+    folder: str | None = None
+
+    note: ClassVar[str] = (
+        "a prediction of elbo by one pass of a small network, with a calibrated error; neither "
+        "normalised nor a bound"
+    )
+    needs: ClassVar[type] = PathDensity
+    normalised: ClassVar[bool] = False
+
+    @classmethod
+    def supports(cls, model: object) -> bool:
+        return isinstance(model, PathDensity) and _folder_of(model, None) is not None
+
+    def log_prob_of_levels(
+        self,
+        model: PathDensity,
+        levels: Tensor,
+        cells: Cells,
+        dequantiser: Dequantiser,
+        noise: Tensor,
+    ) -> LogDensityEstimate:
+        """Return the predicted log P(levels). The dequantiser and its noise are not used: the
+        teacher's bound is the mean over them."""
+        folder = _folder_of(model, self.folder)
+        if folder is None:
+            raise UserError(
+                "This model has no amortised likelihood. Make one with: python train/distill.py "
+                f"MODEL --target likelihood --output_dir MODEL/{AMORTISED_FOLDER}"
+            )
+        if model.labels is not None:
+            raise UserError("The estimator amortised predicts log P(image). Leave labels out.")
+        changed = (folder / WEIGHTS_FILE).stat().st_mtime_ns
+        return _load(folder, changed, levels.device, model.model).estimate(levels)
+
+
+def _folder_of(model: PathDensity, folder: str | None) -> Path | None:
+    """Return the folder of the network for a model, or None if there is none."""
+    if folder is None:
+        path = None if model.folder is None else model.folder / AMORTISED_FOLDER
+    else:
+        path = Path(folder)
+    return path if path is not None and (path / CONFIG_FILE).is_file() else None

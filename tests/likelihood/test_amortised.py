@@ -1,0 +1,99 @@
+"""The amortised likelihood: its value and error, and what it refuses."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import error_of
+
+from ebm_app import EBM
+from ebm_app.config import UNetConfig
+from ebm_app.likelihood.amortised import AmortisedConfig, AmortisedLikelihood, ErrorTable
+from ebm_app.pretrained import fingerprint
+from ebm_app.utils.random import initial_weights
+
+TABLE = ErrorTable(offset=3.0, spread=1.0, distances=(1.0, 2.0), errors=(0.5, 4.0))
+LEVELS = torch.randint(17, (5, 1, 8, 8), dtype=torch.uint8)
+
+
+def network(teacher="", **settings):
+    form = ("digits", (1, 8, 8), 17, teacher, -1.0, 2.0, UNetConfig((8, 8), norm_num_groups=4))
+    with initial_weights(0):
+        model = AmortisedLikelihood(AmortisedConfig(*form, **settings))
+    torch.nn.init.normal_(model.net.last_layer.weight, std=0.1)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def ebm(tmp_path_factory):
+    """A model with an amortised likelihood in its folder."""
+    folder = tmp_path_factory.mktemp("model")
+    EBM.from_pretrained("digits").save_pretrained(folder)
+    loaded = EBM.from_pretrained(folder)
+    network(fingerprint(loaded.model), calibration=TABLE).save_pretrained(folder / "amortised")
+    return loaded
+
+
+def test_error_grows_with_the_distance():
+    errors = TABLE.error_at(torch.tensor([0.0, 1.0, 1.5, 2.0, 6.0], dtype=torch.float64))
+    assert errors.tolist() == [0.5, 0.5, 2.25, 4.0, 12.0]
+
+
+def test_training_features_have_distance_one():
+    model, features = network(), torch.randn(500, 64) @ torch.randn(64, 64) + 5
+    model.set_training_features(features)
+    distance = model.distance(features)
+    assert distance.square().mean().item() == pytest.approx(1, abs=0.02)
+    assert model.distance(features + 100).min() > 10 * distance.max()
+
+
+@torch.no_grad()
+def test_estimate_subtracts_the_offset_and_sums_its_terms():
+    model = network(calibration=TABLE)
+    result, (terms, summary) = model.estimate(LEVELS), model(LEVELS)
+    torch.testing.assert_close(result.value, terms.double().flatten(1).sum(1) - 3)
+    torch.testing.assert_close(result.components.flatten(1).sum(1), result.value)
+    torch.testing.assert_close(result.error, TABLE.error_at(model.distance(summary).double()))
+    assert result.components.shape == LEVELS.shape and result.nfe == 1
+
+
+def test_uncalibrated_network_is_refused():
+    assert "not calibrated" in error_of(network().estimate, LEVELS)
+
+
+@torch.no_grad()
+def test_half_precision_file_returns_nearly_the_same_terms(tmp_path):
+    model = network(calibration=TABLE)
+    model.save_pretrained(tmp_path)
+    loaded = AmortisedLikelihood.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(LEVELS)[0], model(LEVELS)[0], rtol=5e-3, atol=5e-3)
+    assert loaded.config == model.config
+
+
+def test_estimator_uses_the_network_in_the_folder_of_the_model(ebm):
+    result = ebm.likelihood(LEVELS, estimator="amortised")
+    expected = AmortisedLikelihood.from_pretrained(ebm.density.folder / "amortised")
+    torch.testing.assert_close(result.log_prob, expected.estimate(LEVELS).value)
+    folder = str(ebm.density.folder / "amortised")
+    other = EBM.from_pretrained(ebm.density.folder).likelihood(
+        LEVELS, estimator="amortised", folder=folder
+    )
+    assert torch.equal(other.log_prob, result.log_prob)
+
+
+def test_labels_are_refused(ebm):
+    message = error_of(ebm.likelihood, LEVELS, estimator="amortised", labels=3)
+    assert "Leave labels out" in message
+
+
+def test_model_without_a_network_names_the_command(tmp_path):
+    EBM.from_pretrained("digits").save_pretrained(tmp_path)
+    ebm = EBM.from_pretrained(tmp_path)
+    message = error_of(ebm.likelihood, LEVELS, estimator="amortised")
+    assert "train/distill.py" in message
+
+
+def test_network_of_other_weights_is_refused(ebm, tmp_path):
+    changed = EBM(replace(ebm.config))
+    changed.density.folder = ebm.density.folder
+    assert "other weights" in error_of(changed.likelihood, LEVELS, estimator="amortised")
