@@ -9,15 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import (
-    affine_grid,
-    avg_pool2d,
-    grid_sample,
-    interpolate,
-    max_pool2d,
-    pixel_shuffle,
-    pixel_unshuffle,
-)
+from torch.nn import functional as F
 
 from ebm_app.data.levels import to_display
 
@@ -42,13 +34,11 @@ def warp(x: Tensor, generator: torch.Generator) -> Tensor:
     angle, log_scale, shear, left, up = (
         _uniform(x, generator, -limit, limit).flatten() for limit in (math.pi, 0.6, 0.5, 0.4, 0.4)
     )
-    cos, sin, scale = angle.cos(), angle.sin(), log_scale.exp()
-    rows = [
-        torch.stack([scale * cos, scale * (shear - sin), left], 1),
-        torch.stack([scale * sin, scale * cos, up], 1),
-    ]
-    grid = affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)
-    return grid_sample(x, grid, padding_mode="border", align_corners=False)
+    scale, (cos, sin) = log_scale.exp(), (angle.cos(), angle.sin())
+    rows = (scale * cos, scale * (shear - sin), left, scale * sin, scale * cos, up)
+    matrix = torch.stack(rows, 1).view(-1, 2, 3)
+    grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
 def halve(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -80,7 +70,7 @@ def smooth_noise(x: Tensor, generator: torch.Generator) -> Tensor:
     while side <= min(x.shape[-2:]):
         draws = torch.randn((*x.shape[:2], side, side), generator=generator)
         std = _uniform(x, generator, math.log(0.01), 0).exp()
-        noise = noise + std * interpolate(draws, x.shape[-2:], mode="bilinear")
+        noise = noise + std * F.interpolate(draws, x.shape[-2:], mode="bilinear")
         side *= 2
     return noise
 
@@ -103,21 +93,21 @@ def shuffle(x: Tensor, generator: torch.Generator) -> Tensor:
     """Permute blocks of 1, 2 or 4 pixels per side."""
     size = 2 ** int(torch.randint(3, (), generator=generator))
     size = math.gcd(size, *x.shape[-2:])
-    blocks = pixel_unshuffle(x, size).flatten(2)
+    blocks = F.pixel_unshuffle(x, size).flatten(2)
     order = torch.rand((len(x), 1, blocks.shape[2]), generator=generator).argsort(2)
     shape = (len(x), -1, x.shape[-2] // size, x.shape[-1] // size)
-    return pixel_shuffle(blocks.gather(2, order.expand_as(blocks)).view(shape), size)
+    return F.pixel_shuffle(blocks.gather(2, order.expand_as(blocks)).view(shape), size)
 
 
 def blur_or_sharpen(x: Tensor, generator: torch.Generator) -> Tensor:
     """Blur or sharpen, by adding a multiple of the difference from a local mean."""
-    mean = avg_pool2d(x, 3, 1, 1, count_include_pad=False)
+    mean = F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
     return torch.lerp(x, mean, _uniform(x, generator, -2, 1))
 
 
 def thicken(x: Tensor, generator: torch.Generator) -> Tensor:
     """Replace each pixel by the brightest of its neighbours."""
-    return torch.lerp(x, max_pool2d(x, 3, 1, 1), _uniform(x, generator))
+    return torch.lerp(x, F.max_pool2d(x, 3, 1, 1), _uniform(x, generator))
 
 
 def insert_square(x: Tensor, generator: torch.Generator) -> Tensor:
