@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 ALL, ESTIMATORS_MODULE = "all", "ebm_app.likelihood"
 #: Names of --estimator and their old names, so that a mistake is reported before slow imports
-NAMES = ("elbo", "path_integral", "probability_flow", "time_integral", "energy", "discrete", ALL)
+NAMES = ("elbo", "path_integral", "probability_flow", "time_integral", "energy", "discrete")
+NAMES += ("amortised", ALL)
 OLD_NAMES = ("noised", "pf_ode", "ratio", "paper")
 
 
@@ -43,7 +44,8 @@ class Arguments(HeldOutFlags):
         "head. The JSON output reports the first estimator at its top level. elbo: a normalised "
         "lower bound; path_integral: the time score along noisy copies; probability_flow: the "
         "density of the ODE; time_integral: the time score at the image; energy: one pass of an "
-        "energy network; discrete: the bound of a diffusers model; all: those of the model",
+        "energy network; discrete: the bound of a diffusers model; amortised: one pass of a network "
+        "of ebm distill --target likelihood; all: those of the model",
         (),
     )
     estimator_args: tuple[str, ...] = setting(
