@@ -44,8 +44,8 @@ class Arguments(HeldOutFlags):
         "head. The JSON output reports the first estimator at its top level. elbo: a normalised "
         "lower bound; path_integral: the time score along noisy copies; probability_flow: the "
         "density of the ODE; time_integral: the time score at the image; energy: one pass of an "
-        "energy network; discrete: the bound of a diffusers model; amortised: one pass of a network "
-        "of ebm distill --target likelihood; all: those of the model",
+        "energy network; amortised: one pass of a network of ebm distill; discrete: the bound of "
+        "a diffusers model; all: those of the model",
         (),
     )
     estimator_args: tuple[str, ...] = setting(

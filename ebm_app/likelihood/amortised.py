@@ -20,7 +20,7 @@ import torch
 from annotated_types import Len
 from torch import Tensor, nn
 
-from ebm_app.config import FORMAT_VERSION, ImageShape, UNetConfig
+from ebm_app.config import FORMAT_VERSION, Frequencies, ImageShape, UNetConfig
 from ebm_app.folders import AMORTISED_FOLDER, CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.likelihood.dequantisation import Cells, Dequantiser
 from ebm_app.likelihood.estimator import Estimator
@@ -69,7 +69,7 @@ class AmortisedConfig:
         dataset, image_shape, num_levels: those of the teacher.
         teacher: SHA-256 digest of the teacher's weights.
         mean, std: of the terms of ordinary training images, in nats.
-        net: the network.
+        net, input_frequencies: the network and the Fourier features of its input.
         calibration: measured after training.
     """
 
@@ -80,6 +80,7 @@ class AmortisedConfig:
     mean: Number
     std: Positive
     net: UNetConfig = UNetConfig()
+    input_frequencies: Frequencies = ()
     calibration: ErrorTable | None = None
     format_version: int = FORMAT_VERSION
 
@@ -96,9 +97,7 @@ class AmortisedLikelihood(PretrainedModel):
     def __init__(self, config: AmortisedConfig) -> None:
         super().__init__(config)
         channels, height, width = config.image_shape
-        count = max(1, math.floor(math.log2(config.num_levels / 2)))
-        self.frequencies = [config.num_levels / 2**power for power in range(1, count + 1)]
-        shape = (channels * (1 + 2 * count), height, width)
+        shape = (channels * (1 + 2 * len(config.input_frequencies)), height, width)
         self.net = UNet(shape, FEATURES, config.net)
         self.head = nn.Conv2d(FEATURES, channels, 1)
         self.register_buffer("centre", torch.zeros(2 * FEATURES))
@@ -108,9 +107,9 @@ class AmortisedLikelihood(PretrainedModel):
         """Return the terms (B, C, H, W) of log P in nats, and a summary (B, 2 F) of the features:
         their mean and root mean square over the pixels."""
         x = (2 * levels.to(self.head.weight.dtype) + 1) / self.config.num_levels - 1
-        angles = [2 * math.pi * frequency * x for frequency in self.frequencies]
+        angles = [2 * math.pi * frequency * x for frequency in self.config.input_frequencies]
         waves = [wave for angle in angles for wave in (angle.sin(), angle.cos())]
-        features = self.net(torch.cat([x, *waves], 1), x.new_zeros(len(x)))
+        features = self.net(torch.cat([x, *waves], 1), x.new_ones(len(x)))
         terms = self.config.mean + self.config.std * self.head(features).float()
         flat = features.float().flatten(2)
         return terms, torch.cat([flat.mean(2), flat.square().mean(2).sqrt()], 1)

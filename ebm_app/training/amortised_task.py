@@ -21,7 +21,7 @@ from ebm_app.likelihood.amortised import AmortisedConfig, AmortisedLikelihood, E
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.nets.unet import max_resolutions
 from ebm_app.pretrained import fingerprint
-from ebm_app.training.recipes import SIZES
+from ebm_app.training.recipes import SIZES, level_settings
 from ebm_app.training.tasks import Task
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import read_metadata, read_tensors, write_tensors
@@ -164,7 +164,7 @@ class AmortisedTask(Task):
     ) -> None:
         torch.manual_seed(config.seed)
         self.targets, self.unseen = targets, held_out
-        network = AmortisedLikelihood(network_config(teacher, targets)).to(accelerator.device)
+        network = build_network(teacher, targets).to(accelerator.device)
         form = teacher.config
         images = (targets.levels, held_out.levels, held_out.levels)
         data = ImageData(form.dataset, form.num_levels, *images)
@@ -207,19 +207,35 @@ class AmortisedTask(Task):
         return {"offset_bits": table.offset / scale, "spread_bits": table.spread / scale}
 
 
-def network_config(teacher: EBM, targets: Targets) -> AmortisedConfig:
-    """Return the configuration of the network for a teacher: the size "small"."""
-    form, ordinary = teacher.config, targets.terms[targets.is_ordinary]
-    size = SIZES["small"]
-    return AmortisedConfig(
+def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
+    """Return a network for a teacher. It has the shape and the weights of the teacher's network,
+    or the size "small" for a wider teacher."""
+    form, ordinary, size = teacher.config, targets.terms[targets.is_ordinary], SIZES["small"]
+    net = replace(form.net, dropout=0.0)
+    if max(net.block_out_channels) > max(size.channels):
+        channels = size.channels[: max_resolutions(*form.image_shape[1:])]
+        net = UNetConfig(channels, size.layers_per_block)
+    frequencies = form.input_frequencies or level_settings(form.num_levels)["input_frequencies"]
+    config = AmortisedConfig(
         form.dataset,
         form.image_shape,
         form.num_levels,
         fingerprint(teacher.density.model),
         ordinary.mean().item(),
         ordinary.std().item(),
-        UNetConfig(size.channels[: max_resolutions(*form.image_shape[1:])], size.layers_per_block),
+        net,
+        frequencies,
     )
+    network = AmortisedLikelihood(config)
+    own = network.net.state_dict()
+    for name, weight in teacher.density.model.state_dict().items():
+        key = f"unet.{name.rpartition('unet.')[2]}"
+        if key == "unet.conv_in.weight":  # the last channels are a condition, zero for data
+            weight = weight[:, : own[key].shape[1]]
+        if "early." not in name and key in own and own[key].shape == weight.shape:
+            own[key] = weight
+    network.net.load_state_dict(own)
+    return network
 
 
 @torch.no_grad()

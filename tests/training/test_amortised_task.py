@@ -8,7 +8,13 @@ from ebm_app import EBM
 from ebm_app.cli import distill
 from ebm_app.data.images import load_images
 from ebm_app.training import amortised_task
-from ebm_app.training.amortised_task import Regression, TargetMaker, Targets, calibrate
+from ebm_app.training.amortised_task import (
+    Regression,
+    TargetMaker,
+    Targets,
+    build_network,
+    calibrate,
+)
 from ebm_app.utils.files import read_json
 
 DATA = load_images("digits")
@@ -65,9 +71,7 @@ def test_other_data_sets_are_trained_on(teacher, tmp_path):
 
 def test_loss_is_relative_to_the_bits_of_unusual_images(teacher, tmp_path):
     ordinary = maker(teacher, tmp_path).make("train", 8)
-    network = amortised_task.AmortisedLikelihood(
-        amortised_task.network_config(EBM.from_pretrained(teacher), ordinary)
-    )
+    network = build_network(EBM.from_pretrained(teacher), ordinary)
     torch.nn.init.zeros_(network.head.weight)
     torch.nn.init.zeros_(network.head.bias)
     levels, std = ordinary.levels[:1], network.config.std
@@ -78,6 +82,14 @@ def test_loss_is_relative_to_the_bits_of_unusual_images(teacher, tmp_path):
     expected = (excess.square().sum() + excess.sum() ** 2) / (64 * std**2) / bits**2
     assert zero.item() == pytest.approx(0, abs=1e-6)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_network_starts_from_the_weights_of_its_teacher(teacher, tmp_path):
+    made = maker(teacher, tmp_path)
+    network = build_network(made.teacher, made.make("train", 8))
+    own, theirs = network.net.unet.state_dict(), made.teacher.model.net.unet.state_dict()
+    different = {name for name, weight in own.items() if not torch.equal(weight, theirs[name])}
+    assert different == {"conv_in.weight", "conv_out.weight", "conv_out.bias"}
 
 
 class OffByDistance:
