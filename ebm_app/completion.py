@@ -62,7 +62,7 @@ class KnownPixels:
         return score.detach() - gradient
 
     def score_cost(self, t: float) -> int:
-        """Return the number of network evaluations in one call of ``score``."""
+        """Return the passes of the network in one call of ``score``."""
         return self.model.score_cost(t)
 
     def at(self, rows: Tensor) -> "KnownPixels":

@@ -67,7 +67,7 @@ class Composition(ABC):
         return self._combine([density.log_density_gradient for density in self.densities], x, t)
 
     def score_cost(self, t: float) -> int:
-        """Return the number of network evaluations in one call of ``score``."""
+        """Return the passes of all networks in one call of ``score``."""
         return sum(density.score_cost(t) for density in self.densities)
 
     def at(self, rows: Tensor) -> Self:

@@ -27,7 +27,7 @@ from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, check_argument
-from ebm_app.utils.registry import build, make
+from ebm_app.utils.registry import build, choose, make
 
 #: Max elements (images times pixels) drawn by one call of ``sample``, and in one batch.
 MAX_DRAWN, MAX_BATCH_DRAWN = 2**24, 2**20
@@ -180,12 +180,17 @@ class EBM(DensityModel):
         labels: Labels | None = None,
         guidance: float = 1.0,
         batch_size: int | None = None,
+        return_log_prob: bool = False,
         **settings: Any,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Draw images (num_images, C, H, W), quantised to the model's levels, in [0, 1].
 
-        >>> EBM.from_pretrained("digits").sample(2, sampler="dpm", num_steps=3).shape
+        >>> ebm = EBM.from_pretrained("digits")
+        >>> ebm.sample(2, sampler="dpm", num_steps=3).shape
         torch.Size([2, 1, 8, 8])
+        >>> images, log_prob = ebm.sample(2, "pf_ode", return_log_prob=True, num_steps=3)
+        >>> log_prob.shape
+        torch.Size([2])
 
         Args:
             sampler: name in ``SAMPLERS``, with ``settings`` as its settings, or an object.
@@ -196,13 +201,24 @@ class EBM(DensityModel):
                 less varied images.
             batch_size: images per batch; by default as many as fit in 2^20 elements. The initial
                 noise does not depend on it, further noise of the sampler does.
+            return_log_prob: also return the log density (num_images,), in nats, of the points in
+                the space of the model which the last step of "pf_ode" maps to the images
+                (``PFODESampler``, with ``num_probes`` 2 by default).
 
         Raises:
-            UserError: for labels the model does not have, and guidance below 0 or without labels.
+            UserError: for labels the model does not have, guidance below 0 or without labels, and
+                ``return_log_prob`` with another sampler.
         """
+        if return_log_prob and isinstance(sampler, str):
+            choose("sampler with a log density", sampler, ("pf_ode",))
+            settings = {"num_probes": 2, **settings}
         options = (num_images, sampler, seed, labels, guidance, batch_size)
         *_, last = self.iterate_sample(*options, **settings)
-        return self.to_images(last.x)
+        if not return_log_prob:
+            return self.to_images(last.x)
+        if last.log_density is None:
+            raise UserError("return_log_prob needs a sampler with a log density. Set num_probes.")
+        return self.to_images(last.x), last.log_density.cpu()
 
     def iterate_sample(
         self,
@@ -220,9 +236,13 @@ class EBM(DensityModel):
         parts = batches(num_images, batch_size, MAX_BATCH_DRAWN // x[0].numel())
         labels = self._labels(labels, num_images, seed)
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
+        log_densities = []
         for index, rows in enumerate(parts):
             density = self.density_for(len(x[rows]), labels and labels[rows], guidance)
             for frame in sampler.iterate(density, x[rows], generator):
+                if frame.log_density is not None:
+                    log_densities.append(frame.log_density)
+                    frame = frame._replace(log_density=torch.cat(log_densities))
                 images = torch.cat([x[: rows.start], frame.x, x[rows.stop :]])
                 step, total = index * frame.num_steps + frame.step, len(parts) * frame.num_steps
                 yield frame._replace(x=images, step=step, num_steps=total)

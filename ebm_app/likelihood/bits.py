@@ -38,7 +38,8 @@ class Likelihood(NamedTuple):
         error: (B,), error of ``log_prob`` in nats: that of the estimator and, from two draws of
             the dequantiser on, the standard error over the draws; NaN if unknown.
         components: (B, C, H, W), terms per dimension that sum to ``log_prob``, or None.
-        nfe: network evaluations per image.
+        nfe: forward and backward passes of the network per image; a backward pass by the input
+            has about as many operations as a forward pass.
 
     >>> from ebm_app import EBM
     >>> result = EBM.from_pretrained("digits").likelihood(torch.zeros(2, 1, 8, 8))

@@ -114,7 +114,8 @@ class PathIntegral(PointEstimator):
         values, coarse = components.flatten(2).sum(2), coarse.flatten(2).sum(2)
         error = torch.hypot(error_over_draws(values), (values - coarse).mean(0))
         mean = components.mean(0) if components.shape[2:] == x.shape[1:] else None
-        return LogDensityEstimate(values.mean(0), error, mean, self.num_draws * self.num_nodes)
+        nfe = self.num_draws * sum(model.score_cost(time) for time in rule.times.tolist())
+        return LogDensityEstimate(values.mean(0), error, mean, nfe)
 
     @staticmethod
     def _integrate(

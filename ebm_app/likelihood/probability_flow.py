@@ -1,28 +1,25 @@
 """log p_t(x) as the density of the probability-flow ODE of a model."""
 
 from collections.abc import Callable
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
 from ebm_app.nets.protocols import LogDensityEstimate, NoiseModel, SteinScore, require
 from ebm_app.paths import require_one_sided
-from ebm_app.paths.divergence import rademacher_probes, unit_probes
+from ebm_app.paths.divergence import probes_for
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import ARC_LENGTH, LOG_SNR
-from ebm_app.utils.fields import Fraction, Int, Refinements, Seed, Steps, configuration
+from ebm_app.utils.fields import Fraction, Probes, Refinements, Seed, Steps, configuration
 from ebm_app.utils.tensors import sum_except_batch
 
-#: Probes of a divergence; 0 computes it exactly.
-NumProbes = Annotated[Int, Ge(0), Le(1000)]
 #: Error of a solve, in nats per dimension, below which it is not refined.
 TOLERANCE = 2e-3
 
 #: (indices of points (b,), level k) -> solution (K, b) float64 with 2^k times as many steps, and
-#: its network evaluations per point
+#: its passes of the network per point
 Solve = Callable[[Tensor, int], tuple[Tensor, int]]
 
 
@@ -32,7 +29,7 @@ def refine(solve: Solve, x: Tensor, max_refinements: int) -> tuple[Tensor, Tenso
 
     Returns:
         The finest solution (K, B) of each point, the estimate (B,) of its error, NaN after a
-        single solve, and the mean number of network evaluations per point.
+        single solve, and the mean number of passes of the network per point.
 
     A third is the error of a second-order method; for a higher order it is an upper bound.
     """
@@ -70,7 +67,7 @@ class ProbabilityFlowDensity(PointEstimator):
 
     num_steps: Steps = 20
     max_refinements: Refinements = 3
-    num_probes: NumProbes = 2
+    num_probes: Probes = 2
     start: Fraction = 1e-4
     seed: Seed = 0
 
@@ -89,14 +86,12 @@ class ProbabilityFlowDensity(PointEstimator):
 
         def solve(rows: Tensor, level: int) -> tuple[Tensor, int]:
             points, density = x[rows], model.at(rows)
-            probes = unit_probes(points)
-            if self.num_probes:
-                probes = rademacher_probes(self.num_probes, points, self.seed)
+            probes = probes_for(self.num_probes, points, self.seed)
             nfe = 0
 
             def score(x: Tensor, t: float) -> Tensor:
                 nonlocal nfe
-                nfe += density.score_cost(t)
+                nfe += density.score_cost(t) * (1 + len(probes))  # a backward pass per probe
                 return density.score(x, t)
 
             flow, steps = ProbabilityFlow(score, path, schedule), self.num_steps * 2**level

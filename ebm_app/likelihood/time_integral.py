@@ -43,7 +43,8 @@ class TimeIntegral(PointEstimator):
         if integrator in ADAPTIVE:
             rate = partial(model.time_score, x)
             ratio = integrate(rate, model.start, t, like=total, solver=integrator)
-            return LogDensityEstimate(total + ratio.value, ratio.error, None, ratio.nfe)
+            nfe = ratio.nfe * model.passes
+            return LogDensityEstimate(total + ratio.value, ratio.error, None, nfe)
         ratio = model.log_ratio(x, model.start, t)
         components = None if ratio.components is None else ratio.components + reference
         return LogDensityEstimate(total + ratio.value, ratio.error, components, ratio.nfe)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -126,6 +126,9 @@ class TimeScoreDensity(PathDensity):
     torch.Size([2])
     """
 
+    #: Passes of the network in one call of ``time_score``.
+    passes: ClassVar[int] = 1
+
     def __init__(self, model: Any, num_nodes: int = 32) -> None:
         super().__init__(model)
         self.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
@@ -153,7 +156,7 @@ class TimeScoreDensity(PathDensity):
         value = sum_except_batch(terms)
         error = (value - sum_except_batch(coarse)).abs()
         components = terms if terms.shape == x.shape else None
-        return LogDensityEstimate(value, error, components, len(rule.nodes))
+        return LogDensityEstimate(value, error, components, self.passes * len(rule.nodes))
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
         """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients flow to ``x`` if it
@@ -191,8 +194,9 @@ class TimeScoreDensity(PathDensity):
         return torch.cat([self.log_density_gradient(part, time) for part, time in parts])
 
     def score_cost(self, t: float) -> int:
-        """Return the number of network evaluations in one call of ``score``."""
-        return len(self._rule(self.start, t).nodes)
+        """Return the passes of the network in one call of ``score``: a forward and a backward pass
+        per node."""
+        return 2 * len(self._rule(self.start, t).nodes)
 
     def _at_nodes(self, function: ChunkFunction, x: Tensor, rule: Rule) -> Tensor:
         """Return the values (n, B, *) of a function of x (B, *) at the n nodes of a rule."""
@@ -221,8 +225,8 @@ class SteinHeadDensity(TimeScoreDensity):
         return self.output(x, t).score
 
     def score_cost(self, t: float) -> int:
-        """Return 1, the number of network evaluations in one call of ``score``."""
-        return 1
+        """Return the passes of the network in one call of ``score``."""
+        return self.passes
 
 
 PROVIDERS[SteinHeadDensity] = (

@@ -16,6 +16,8 @@ Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, for an energy whose
 are trained. They train on data; here the energy is distilled (``training.energy_task``).
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -88,6 +90,7 @@ class EnergyDensity(SteinHeadDensity):
     """
 
     model: EnergyModel
+    passes: ClassVar[int] = 2  # forward and backward
 
     def __init__(
         self, model: EnergyModel, num_nodes: int = 32, calibration: Calibration | None = None

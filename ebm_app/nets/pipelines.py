@@ -131,7 +131,7 @@ class DiffusionDensity(PathDensity):
         return -self.model(x, times) / expand_like(self.path.variance(times).sqrt(), x)
 
     def score_cost(self, t: float) -> int:
-        """Return 1, the number of network evaluations in one call of ``score``."""
+        """Return 1, the passes of the network in one call of ``score``."""
         return 1
 
 

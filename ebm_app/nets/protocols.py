@@ -25,7 +25,8 @@ class LogDensityEstimate(NamedTuple):
         value: (B,) float64, in nats.
         error: (B,), estimate of the numerical error, in nats; NaN if unknown.
         components: (B, *), terms per dimension that sum to ``value``, or None.
-        nfe: network evaluations per point.
+        nfe: forward and backward passes of the network per point; a backward pass by the input
+            has about as many operations as a forward pass.
     """
 
     value: Tensor
@@ -44,7 +45,14 @@ class Marginals(Protocol):
 
 @runtime_checkable
 class TimeScore(Marginals, Protocol):
-    """The time score d/dt log p_t(x), in nats per unit of t."""
+    """The time score d/dt log p_t(x), in nats per unit of t.
+
+    Attributes:
+        passes: passes of the network, see ``LogDensityEstimate.nfe``, in one call of
+            ``time_score``.
+    """
+
+    passes: int
 
     def time_score(self, x: Tensor, t: Time) -> Tensor:
         """Return d/dt log p_t(x): (B,) float64."""
@@ -65,7 +73,8 @@ class SteinScore(Marginals, Protocol):
         """Return grad_x log p_t(x): (B, *). It can be differentiated where autograd is on."""
 
     def score_cost(self, t: float) -> int:
-        """Return the number of network evaluations in one call of ``score``."""
+        """Return the passes of the network, see ``LogDensityEstimate.nfe``, in one call of
+        ``score``."""
 
     def at(self, rows: Tensor) -> Self:
         """Return the density of the points with these indices (b,) in the batch."""

@@ -47,6 +47,12 @@ def unit_probes(like: Tensor) -> Tensor:
     return unit.reshape(size, 1, *shape).expand(size, *like.shape)
 
 
+def probes_for(num: int, like: Tensor, seed: int) -> Tensor:
+    """Return ``num`` Rademacher probes (num, B, *) for points ``like`` (B, *), or the unit vectors
+    for 0, over which the estimates sum to the exact divergence."""
+    return rademacher_probes(num, like, seed) if num else unit_probes(like)
+
+
 def rademacher_probes(num: int, like: Tensor, seed: int) -> Tensor:
     """Draw probes (num, B, *) of +1 and -1 for points ``like`` (B, *), see ``draws_by_point``."""
     return draws_by_point(

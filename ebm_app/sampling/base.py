@@ -17,13 +17,15 @@ from ebm_app.utils.errors import UserError
 class Frame(NamedTuple):
     """Points (B, *) in the space of the path after ``step`` of ``num_steps`` steps; ``nfe``
     evaluations of the Stein score so far; the mean ``acceptance`` probability at the last
-    temperature, None for a flow."""
+    temperature, None for a flow; ``log_density`` (B,) of the last points before they are denoised,
+    in nats, None where the sampler does not compute it."""
 
     x: Tensor
     step: int
     num_steps: int
     nfe: int
     acceptance: float | None = None
+    log_density: Tensor | None = None
 
 
 class Sampler(ABC):

@@ -8,13 +8,17 @@ from torch import Tensor
 
 from ebm_app.nets.protocols import Marginals, SteinScore
 from ebm_app.paths import require_one_sided
+from ebm_app.paths.divergence import probes_for
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import LOG_SNR
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
-from ebm_app.utils.fields import NonNegative, Positive, Steps, configuration
+from ebm_app.utils.fields import NonNegative, Positive, Probes, Steps, configuration
+from ebm_app.utils.tensors import sum_except_batch
 
 #: Time at which N(0, I) replaces p_t: alpha must exceed 0
 START = 1e-2
+#: Seed of the probes of a divergence, which also depend on the initial noise
+PROBE_SEED = 0
 
 
 @configuration
@@ -40,24 +44,38 @@ class PFODESampler(FlowSampler):
     """The probability-flow ODE by Heun's method, with equal steps in the log signal-to-noise
     ratio, then one denoising step (Tweedie's formula). A step takes two evaluations of the score.
 
+    The log density of the points before the denoising step comes from the augmented ODE,
+
+        log p(x_t) = log N(x_0; 0, I) - int div u ds.
+
     Args:
         num_steps, end_variance: as for ``FlowSampler``.
+        num_probes: random probes of div u, each with a backward pass per evaluation; 0 computes
+            it exactly with one pass per dimension, None leaves out the log density.
     """
 
     note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
     steps: ClassVar[str] = "steps of the ODE"
+
+    num_probes: Probes | None = None
 
     def iterate(
         self, model: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         end = end_time(model, START, self.end_variance)
         flow = ProbabilityFlow(model.score, require_one_sided(model.path), LOG_SNR)
-        for state in flow.solve(x0, START, end, "heun", self.num_steps):
+        probes = None if self.num_probes is None else probes_for(self.num_probes, x0, PROBE_SEED)
+        for state in flow.solve(x0, START, end, "heun", self.num_steps, probes):
             if state.step < self.num_steps:
                 yield Frame(state.x, state.step, self.num_steps, state.nfe)
+        log_density = None
+        if self.num_probes is not None:
+            log_det = state.log_det.mean(0) if self.num_probes else state.log_det.sum(0)
+            log_density = sum_except_batch(flow.path.reference_log_density(x0)) - log_det
         with torch.no_grad():
             x = denoised(model, state.x, model.score(state.x, end), end)
-        yield Frame(x, self.num_steps, self.num_steps, state.nfe + 1)
+        frame = Frame(x, self.num_steps, self.num_steps, state.nfe + 1)
+        yield frame._replace(log_density=log_density)
 
 
 @configuration

@@ -57,6 +57,8 @@ NumLevels = Annotated[Int, Ge(2), Le(256)]
 BatchSize = Annotated[Int, Ge(1), Le(2**16)]
 #: Monte Carlo draws to average
 Draws = Annotated[Int, Ge(1), Le(1000)]
+#: Random probes of a divergence; 0 computes it exactly
+Probes = Annotated[Int, Ge(0), Le(1000)]
 #: Halvings of a solver's steps
 Refinements = Annotated[Int, Ge(0), Le(20)]
 #: Steps of a solver, or temperatures

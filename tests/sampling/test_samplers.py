@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, ExactDensity, ExactModel, generator, normal, z_score
+from exact import F64, ExactDensity, ExactModel, generator, normal, two_modes, z_score
 from scipy import stats
 
+from ebm_app.likelihood import ProbabilityFlowDensity
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler
@@ -48,6 +49,26 @@ def test_flow_samplers_are_exact_on_a_gaussian(name, head, shape, make_sampler):
     end = mean + (variance / start_variance.squeeze()).sqrt() * (x0 - start.squeeze())
     denoised = MEAN + alpha * STD**2 / variance * (end - mean)
     assert (x - denoised).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("num_probes", [0, 3])
+def test_log_density_of_gaussian_samples_is_exact(num_probes):
+    """The map is affine with one slope, for which random probes are exact too."""
+    density, x0 = gaussian(), normal((3, 1, 2, 2))
+    *_, last = run(PFODESampler(80, 1e-2, num_probes), density, x0)
+    slope = moments(1e-2)[2] / density.model.moments(torch.tensor([START], dtype=F64))[1].item()
+    expected = density.path.reference_log_density(x0).flatten(1).sum(1) - 2 * math.log(slope)
+    assert (last.log_density - expected).abs().max() < 1e-3
+    assert run(PFODESampler(3), density, x0)[-1].log_density is None
+
+
+def test_log_density_of_samples_matches_probability_flow():
+    model = two_modes(PATHS["linear"], 1e-6, (3,), stein_channels=1)
+    density = density_of(model)
+    *_, last = run(PFODESampler(200, 1e-6, num_probes=0), density, normal((20, 3)))
+    flow = ProbabilityFlowDensity(40, num_probes=0, start=START)(density, last.x, density.end)
+    for expected in (flow.value, model.log_density(last.x, density.end)):
+        assert (last.log_density - expected).abs().max() < 0.02
 
 
 def test_frames_count_steps_and_evaluations():
