@@ -2,6 +2,7 @@
 
 ebm bpd digits --estimator all
 ebm bpd digits --estimator probability_flow --estimator_args num_steps=40
+ebm bpd digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split validation
 
 The first table has the mean over images, its standard error (stderr), the part of that error by
 the estimator and, with --repeats of 2 or more, by the dequantisation (numerical_error), and that
@@ -40,12 +41,13 @@ class Arguments(HeldOutFlags):
     """Command-line arguments."""
 
     estimator: tuple[str, ...] = setting(
-        "estimators of log p; defaults to elbo, or to time_integral for a model without a Stein "
-        "head. The JSON output reports the first estimator at its top level. elbo: a normalised "
-        "lower bound; path_integral: the time score along noisy copies; probability_flow: the "
-        "density of the ODE; time_integral: the time score at the image; energy: one pass of an "
-        "energy network; amortised: one pass of a network of ebm distill; discrete: the bound of "
-        "a diffusers model; all: those of the model",
+        "estimators of log p, each 'NAME' or 'NAME key=value ...'; defaults to elbo, or to "
+        "time_integral for a model without a Stein head. The JSON output reports the first "
+        "estimator at its top level. elbo: a normalised lower bound; path_integral: the time "
+        "score along noisy copies; probability_flow: the density of the ODE; time_integral: the "
+        "time score at the image; energy: one pass of an energy network; amortised: one pass of "
+        "a network of ebm distill; discrete: the bound of a diffusers model; all: those of the "
+        "model",
         (),
     )
     estimator_args: tuple[str, ...] = setting(
@@ -63,14 +65,21 @@ def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
     """Return the selected estimators by name."""
     from ebm_app.likelihood import ALIASES, ESTIMATORS, make_estimator, resolve_estimator
 
-    names = dict.fromkeys(args.estimator or [ebm.default_estimator])
-    for name in names:
-        choose("estimator", name, [*ESTIMATORS, *ALIASES, ALL])
-    if ALL in names:
-        names = [name for name, kind in ESTIMATORS.items() if kind.supports(ebm.density)]
-    kinds = {name: ESTIMATORS[resolve_estimator(name)[0]] for name in names}
+    runs = dict.fromkeys(args.estimator or [ebm.default_estimator])
+    for run in runs:
+        choose("estimator", name_of(run), [*ESTIMATORS, *ALIASES, ALL])
+    if ALL in runs:
+        runs = [name for name, kind in ESTIMATORS.items() if kind.supports(ebm.density)]
+    kinds = {run: ESTIMATORS[resolve_estimator(name_of(run))[0]] for run in runs}
     settings = settings_of_each(kinds, args.estimator_args)
-    return {name: make_estimator(name, settings[name], args.seed) for name in names}
+    for run, kind in kinds.items():
+        settings[run] |= settings_of_each({run: kind}, run.split()[1:])[run]
+    return {run: make_estimator(name_of(run), settings[run], args.seed) for run in runs}
+
+
+def name_of(run: str) -> str:
+    """Return the name of the estimator in "NAME key=value ..."."""
+    return run.partition(" ")[0]
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
@@ -78,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     args = parse(Arguments, __doc__, argv)
     if ESTIMATORS_MODULE not in sys.modules:  # else --import may have registered more
         for name in args.estimator:
-            choose("estimator", name, [*NAMES, *OLD_NAMES])
+            choose("estimator", name_of(name), [*NAMES, *OLD_NAMES])
     # slow to import, and not needed for --help
     import torch
 

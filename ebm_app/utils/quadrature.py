@@ -1,4 +1,4 @@
-"""Integrals over an interval: Gauss-Legendre rules with an error estimate, and adaptive solvers.
+"""Integrals over an interval: Gauss-Legendre rules with an error estimate, and an adaptive solver.
 
 ``rate`` maps a float64 scalar tensor to a tensor (B,). Every integral returns the number of its
 function evaluations (nfe).
@@ -70,29 +70,6 @@ def rule_on(num_nodes: int, start: float, end: float) -> Rule:
     return Rule(start + half * (rule.nodes + 1), half * rule.weights, half * rule.coarse_weights)
 
 
-def solve_by_torchdiffeq(
-    rate: Rate, zero: Tensor, start: float, end: float, rtol: float, atol: float
-) -> Tensor:
-    """Return y(end) of y' = rate(t), y(start) = 0, by torchdiffeq's Dormand-Prince method."""
-    from torchdiffeq import odeint
-
-    times = torch.tensor([start, end], dtype=torch.float64, device=zero.device)
-    options = {"step_t": times[1:]}  # never step beyond the end
-    try:
-        solution = odeint(
-            lambda t, _: rate(t),
-            zero,
-            times,
-            rtol=rtol,
-            atol=atol,
-            method="dopri5",
-            options=options,
-        )
-    except AssertionError as error:  # an underflow of the step size
-        raise NumericalError(str(error)) from error
-    return solution[-1]
-
-
 def solve_by_scipy(
     rate: Rate, zero: Tensor, start: float, end: float, rtol: float, atol: float
 ) -> Tensor:
@@ -110,16 +87,11 @@ def solve_by_scipy(
     return torch.from_numpy(solution.y[:, -1]).to(zero.device)
 
 
-#: Adaptive solvers by name
-ADAPTIVE = {"rk45": solve_by_scipy, "dopri5": solve_by_torchdiffeq}
-
-
 def integrate(
     rate: Rate,
     start: float,
     end: float,
     like: Tensor,
-    solver: str = "rk45",
     rtol: float = 1e-6,
     atol: float = 1e-6,
 ) -> Integral:
@@ -131,7 +103,6 @@ def integrate(
 
     Args:
         like: a tensor (B,) with the batch size and the device.
-        solver: a key of ``ADAPTIVE``.
 
     Raises:
         NumericalError: if the rate is not finite, the tolerance cannot be reached, or
@@ -153,7 +124,7 @@ def integrate(
         return value.double()
 
     try:
-        value = ADAPTIVE[solver](checked_rate, zero, start, end, rtol, atol)
+        value = solve_by_scipy(checked_rate, zero, start, end, rtol, atol)
     except NumericalError as error:
         raise NumericalError(
             f"The integral from {start} to {end} failed: {error}. Loosen the tolerance or use "

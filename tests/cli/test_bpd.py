@@ -58,6 +58,14 @@ def test_all_estimators_are_compared(run, tmp_path):
     assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
 
 
+def test_estimators_have_their_own_settings(run):
+    runs = ["elbo", "elbo num_nodes=4", "time_integral integrator=dopri5"]
+    flags = ["--limit", "2", "--repeats", "1", "--estimator_args", "num_nodes=5", "num_draws=2"]
+    rows = run("--estimator", *runs, *flags)[0]["estimators"]
+    assert list(rows) == runs
+    assert [rows[name]["nfe"] for name in runs[:2]] == [10, 8]
+
+
 def test_a_failure_keeps_the_estimators_before_it(run, tmp_path, monkeypatch):
     def fail(*args):
         raise KeyboardInterrupt
