@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
-from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.cli.held_out import HeldOutFlags, check_estimators, held_out, open_model
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
 from ebm_app.utils.registry import choose, settings_of_each
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from ebm_app.ebm import EBM
     from ebm_app.likelihood import Estimator
 
-ALL, ESTIMATORS_MODULE = "all", "ebm_app.likelihood"
-#: Names of --estimator and their old names, so that a mistake is reported before slow imports
-NAMES = ("elbo", "path_integral", "probability_flow", "time_integral", "energy", "discrete")
-NAMES += ("amortised", ALL)
-OLD_NAMES = ("noised", "pf_ode", "ratio", "paper")
+ALL = "all"
 
 
 @configuration(kw_only=True)
@@ -85,9 +81,7 @@ def name_of(run: str) -> str:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; return the figures on the main process, and None on the others."""
     args = parse(Arguments, __doc__, argv)
-    if ESTIMATORS_MODULE not in sys.modules:  # else --import may have registered more
-        for name in args.estimator:
-            choose("estimator", name_of(name), [*NAMES, *OLD_NAMES])
+    check_estimators(map(name_of, args.estimator), ALL)
     # slow to import, and not needed for --help
     import torch
 

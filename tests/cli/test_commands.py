@@ -11,7 +11,7 @@ import torch
 from conftest import GREY
 
 from ebm_app import EBM
-from ebm_app.cli import bpd, sample
+from ebm_app.cli import bpd, held_out, sample
 from ebm_app.cli.__main__ import ALIASES, COMMANDS, main
 from ebm_app.likelihood import ALIASES as OLD_ESTIMATORS
 from ebm_app.likelihood import ESTIMATORS
@@ -64,14 +64,15 @@ def test_help_has_one_example_a_line(capsys):
 
 
 def test_names_in_help_are_those_of_the_registries():
-    assert {*bpd.NAMES} == {*ESTIMATORS, "all"} and {*bpd.OLD_NAMES} == {*OLD_ESTIMATORS}
+    assert {*held_out.ESTIMATORS} == {*ESTIMATORS}
+    assert {*held_out.OLD_ESTIMATORS} == {*OLD_ESTIMATORS}
     texts = {
         field.name: field.metadata["help"]
         for kind in (bpd.Arguments, sample.Arguments)
         for field in dataclasses.fields(kind)
         if "help" in field.metadata
     }
-    assert all(f"{name}: " in texts["estimator"] for name in bpd.NAMES)
+    assert all(f"{name}: " in texts["estimator"] for name in [*ESTIMATORS, "all"])
     assert all(name in texts["dequantisation"] for name in DEQUANTISERS)
     for name, kind in SAMPLERS.items():
         assert f"{name}: " in texts["sampler"]
@@ -88,6 +89,7 @@ def test_mistakes_are_reported_before_slow_imports(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     mistakes = {
         "unknown estimator 'nonsense'": ["bpd", "digits", "--estimator", "nonsense"],
+        "unknown estimator 'none'": ["score", "digits", str(tmp_path), "--estimator", "none"],
         "already holds a run": ["train", "--output_dir", str(tmp_path)],
     }
     for message, words in mistakes.items():
