@@ -87,7 +87,11 @@ def restore(
         return args, {}
     settings, flags = recorded_run(folder, name)
     own = {item.name: item.default for item in dataclasses.fields(args)}
-    flags = {name: value for name, value in flags.items() if name in own}
+    flags = {  # tuples are lists in JSON
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in flags.items()
+        if name in own
+    }
     chosen = {name: getattr(args, name) for name in flags}
     given = explicit(args, argv, type(args))
     given |= {name: value for name, value in chosen.items() if value != own[name]}

@@ -92,23 +92,14 @@ def override(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str,
 def flags_on_resume(recorded: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags that override the recorded settings of a run that is resumed.
 
-    Recorded settings hold what "auto" and None became, and what a run in minutes was planned to:
-    its number of steps and its ``validation_images``.
+    Recorded settings hold what "auto" and None became. A run in minutes keeps what it was planned
+    to: its number of steps and its ``validation_images``.
 
     >>> flags_on_resume({"max_train_minutes": 10.0}, {"max_train_minutes": 10.0, "seed": 1})
     {'seed': 1}
-
-    Raises:
-        UserError: for another ``max_train_minutes``.
     """
-    minutes = recorded.get("max_train_minutes")
-    given = flags.get("max_train_minutes")
-    if given is not None and given != minutes:
-        raise UserError(
-            f"--max_train_minutes is {given}, but the run to resume has {minutes}. Change its "
-            "length by --max_train_steps."
-        )
-    planned = {"size", "max_train_minutes"} | (set() if minutes is None else {"validation_images"})
+    in_minutes = recorded.get("max_train_minutes") is not None
+    planned = {"size", "max_train_minutes"} | ({"validation_images"} if in_minutes else set())
     return {
         name: value
         for name, value in flags.items()

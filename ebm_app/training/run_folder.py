@@ -49,10 +49,10 @@ def recorded_run(output_dir: Path, name: str) -> tuple[dict[str, Any], dict[str,
         try:
             run = read_json(folder / STATE / TRAINER_FILE)
             settings, origin = run["settings"], run["origin"]
-            model = settings["ebm"] if "ebm" in settings else settings["flow"]
+            names = [part["dataset"] for part in settings.values() if "dataset" in part]
             recorded = origin.get("flags") or recorded_flags(folder.parent / RUN_FILE)
-            teacher = settings.get("teacher", {})
-            return settings, {**recorded, **teacher, "dataset": model["dataset"]}
+            model = {"dataset": names[0]} if names else {}
+            return settings, {**recorded, **settings.get("teacher", {}), **model}
         except (UserError, KeyError, TypeError, AttributeError):
             continue
     return {}, {}
