@@ -8,9 +8,10 @@ import pytest
 import torch
 from conftest import ROOT, TINY, error_of
 from exact import F64, generator
+from runs import SMALL
 from safetensors.torch import load_file
 
-from ebm_app import EBM
+from ebm_app import EBM, train
 from ebm_app.cli.command_line import run_script
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
@@ -161,3 +162,13 @@ def test_few_images_cost_at_most_one_bit_more_than_uniform(kind, num):
     flow.space.fit(dequantise(levels.repeat(repeats, 1, 1, 1), 256, noise), repeats)
     bits = flow.likelihood(smooth_images(100, seed=3)).bits_per_dim
     assert bits.mean() < 8 + 1
+
+
+@pytest.mark.process
+def test_resume_in_the_space_of_another_flow_is_refused(tmp_path):
+    settings = {**SMALL, "num_levels": LEVELS, "max_train_steps": 1, "flow": fitted("gaussian")}
+    train(random_levels(20), tmp_path, **settings)
+    for value in settings["flow"].space.state_dict().values():
+        value.mul_(1.1)
+    settings["resume_from_checkpoint"] = "latest"
+    assert "another flow" in error_of(train, random_levels(20), tmp_path, **settings)

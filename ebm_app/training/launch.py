@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list
+from torch import Tensor
 
 from ebm_app.config import EBMConfig, LoopConfig
 from ebm_app.ebm import EBM
@@ -147,11 +148,10 @@ def resume(accelerator: Accelerator, trainer: Trainer, folder: Path) -> None:
     """Resume a run from a checkpoint, and save the best model so far in the output folder."""
     model, state = trainer.task.model, folder / checkpoint.STATE
     model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
-    space = {name: value.clone() for name, value in model.space.state_dict().items()}
+    space = fixed_space(model)
     with report_damage(state):
         trainer.resume(folder)
-    restored = model.space.state_dict().items()
-    if isinstance(model, EBM) and not all(torch.equal(space[key], each) for key, each in restored):
+    if not all(torch.equal(space[key], value) for key, value in fixed_space(model).items()):
         raise UserError(f"{folder} is in the latent space of another flow. Leave out --flow.")
     if trainer.now.best is not None:
         trained = {name: value.clone() for name, value in model.state_dict().items()}
@@ -159,6 +159,14 @@ def resume(accelerator: Accelerator, trainer: Trainer, folder: Path) -> None:
         load_weights(model, state / checkpoint.BEST_FILE)
         on_main(accelerator, lambda: model.save_pretrained(trainer.output_dir))
         model.load_state_dict(trained)
+
+
+def fixed_space(model: Any) -> dict[str, Tensor]:
+    """Return a copy of the parameters of the space of an ``EBM``, which training leaves unchanged;
+    {} for other models."""
+    if not isinstance(model, EBM):
+        return {}
+    return {name: value.clone() for name, value in model.space.state_dict().items()}
 
 
 def record(task: Task, output: Output, result: Metrics) -> Metrics | None:
