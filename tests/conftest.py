@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from runs import SMALL
 
+from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.cli.command_line import run_script
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
@@ -137,22 +138,20 @@ def pixels(picture) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def page_files(tmp_path_factory) -> None:
-    """Temporary folders for the files of the page, no bundled models, and detectors fitted to 80
-    images."""
+    """Temporary folders for the files of the page, and no bundled models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("gradio")))
         patch.setenv("NO_PROXY", "")
         patch.setenv("no_proxy", "")
         patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
         patch.setattr("ebm_app.web.models.BUNDLED", tmp_path_factory.mktemp("none"))
-        patch.setattr("ebm_app.evaluation.held_out.MAX_IMAGES", 80)
         yield
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    """Folder with tiny, untrained models: "grey" with a checkpoint, "colour", and the
-    class-conditional "labelled"."""
+    """Folder with tiny, untrained models: "grey" with a detector and a checkpoint, "colour", and
+    the class-conditional "labelled"."""
     folder = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     configs = {"grey": GREY, "grey/checkpoint-5": GREY, "colour": COLOUR}
@@ -161,6 +160,7 @@ def folder(tmp_path_factory) -> Path:
         ebm = EBM(config)
         torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
         ebm.save_pretrained(folder / name)
+    AnomalyDetector(folder / "grey").fit(load_images("digits").test[:80]).save(folder / "grey")
     (folder / "notes").mkdir()
     return folder
 
@@ -211,15 +211,15 @@ def visit(browser, address):
     request, or one that its security policy refused."""
     contexts, hosts, refused = [], set(), []
 
-    def visit(width=1280, theme="light"):
+    def visit(width=1280, theme="light", query=""):
         context = browser.new_context(viewport={"width": width, "height": 900})
         contexts.append(context)
         context.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
         context.request.post(f"{address}login", form=LOGIN)
         page = context.new_page()
         page.on("console", lambda line: "Security Policy" in line.text and refused.append(line))
-        page.goto(f"{address}?__theme={theme}")
-        page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=60_000)
+        page.goto(f"{address}?__theme={theme}{query}")
+        page.get_by_role("tab", name="Score", exact=True).wait_for(timeout=60_000)
         return page
 
     yield visit

@@ -1,4 +1,4 @@
-"""Take a screenshot of every tab of the page after a run.
+"""Take a screenshot of every tab of the page after a run, wide and narrow.
 
 python tools/screenshots.py --output_dir docs
 """
@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,23 @@ from ebm_app.utils.fields import configuration, setting
 WAIT = 600_000
 #: Colours of a screenshot; few keep the file small
 NUM_COLOURS = 128
-#: By tab: the button that starts the run, and the label and final text of its text box
+#: By tab: the button that starts the run, if any, and the label and final text of its text box
 SCENES = {
+    "Score": (None, "Answer", "±"),
     "Generate": ("Generate", "Run", r"^\d+ images"),
-    "Score": ("Score the image", "Answer", "bits per dim"),
-    "Complete": ("Complete", "Run", r"^Step (\d+) of \1 "),
+    "Complete": ("Complete", "Run", r"^\d+ completions"),
     "Toy": ("Train", "Run", r"^\d+ steps"),
     "Mutual information": ("Estimate", "Estimate", r"rows, 1 \+ 1 columns"),
 }
-#: Tabs in their order; the last one has no run
-TABS = (*SCENES, "Diagnostics")
-#: Points of a stroke, as shares of the canvas
+#: Tabs in their order; the last one has no run. The last three are tabs of ``RESEARCH``.
+TABS, RESEARCH = (*SCENES, "Model"), "For researchers"
+#: Points of strokes, as shares of the canvas
 HALF_A_DIGIT = ((0.37, 0.35), (0.5, 0.25), (0.64, 0.35), (0.6, 0.6))
+SEVEN = ((0.33, 0.25), (0.67, 0.25), (0.58, 0.5), (0.47, 0.8))
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = "--no-sandbox --disable-background-networking --disable-component-update".split()
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update"
+).split()
 #: playwright.sync_api.Page; playwright is an optional package
 Page = Any
 
@@ -48,12 +52,14 @@ def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - a
 
 
 def open_tab(page: Page, name: str) -> None:
-    """Open a tab, which narrow windows hide behind "More tabs"."""
-    tab = page.get_by_role("tab", name=name, exact=True)
-    if not tab.count():
-        page.get_by_role("button", name="More tabs").click()
+    """Open a tab, and its parent tab if necessary."""
+    if name in TABS[3:]:
+        open_tab(page, RESEARCH)
+    tab = page.get_by_role("tab", name=name, exact=True).locator("visible=true")
+    if not tab.count():  # narrow windows hide tabs behind "More tabs"
+        page.get_by_role("button", name="More tabs").locator("visible=true").first.click()
         tab = page.locator(".overflow-dropdown:visible").get_by_role("button", name=name)
-    tab.click()
+    tab.first.click()
 
 
 def press(page: Page, name: str) -> None:
@@ -75,44 +81,48 @@ def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
     canvas = page.locator("canvas:visible").first
     canvas.wait_for(timeout=WAIT)
     undo = page.get_by_role("button", name="Undo", exact=True).locator("visible=true")
-    for _ in range(100):  # the brush is ready some time after the canvas
+    for _ in range(20):  # the brush is ready some time after the canvas
         box = canvas.bounding_box()
         for number, (x, y) in enumerate(points):
-            page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=12)
+            page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=6)
             if not number:
                 page.mouse.down()
         page.mouse.up()
-        page.wait_for_timeout(500)
+        page.wait_for_timeout(1500)
         if undo.is_enabled():
             return
     raise TimeoutError("the canvas accepts no stroke")
 
 
-def take(page: Page, tab: str, file: Path) -> None:
-    """Run the scene of a tab, if it has one, and save a screenshot."""
+def run_scene(page: Page, tab: str) -> None:
+    """Open a tab, run its scene, if it has one, and wait for the result."""
     open_tab(page, tab)
-    page.wait_for_timeout(2000)
-    if tab == "Complete":
-        draw(page, HALF_A_DIGIT)
-    if tab == "Score":
-        open_tab(page, "Upload")
-        page.locator(".small img").first.click()
-        page.get_by_alt_text("The uploaded image").wait_for(timeout=WAIT)
+    page.wait_for_timeout(1000)
+    if tab in ("Score", "Complete"):
+        draw(page, SEVEN if tab == "Score" else HALF_A_DIGIT)
     if tab in SCENES:
         button, label, pattern = SCENES[tab]
-        press(page, button)
+        if button is not None:
+            press(page, button)
         text_of(page, label, pattern)
     else:
         page.get_by_role("cell", name="weights").wait_for(timeout=WAIT)
     page.mouse.move(0, 0)
-    # images load when they are scrolled into view
+    # images load when they are scrolled into view, and plots follow the text
     for place in ("document.body.scrollHeight", "0"):
         page.evaluate(f"window.scrollTo(0, {place})")
-        page.wait_for_timeout(1000)
-    page.screenshot(path=file, full_page=True)
-    with Image.open(file) as picture:
-        small = picture.convert("RGB").quantize(NUM_COLOURS)
-    small.save(file, optimize=True)
+        page.wait_for_timeout(2000)
+
+
+def save(pictures: Sequence[Image.Image], file: Path) -> None:
+    """Save screenshots side by side, in few colours."""
+    width, height = sum(part.width for part in pictures), max(part.height for part in pictures)
+    sheet = Image.new("RGB", (width, height), "white")
+    left = 0
+    for part in pictures:
+        sheet.paste(part, (left, 0))
+        left += part.width
+    sheet.quantize(NUM_COLOURS).save(file, optimize=True)
 
 
 @configuration(kw_only=True)
@@ -125,7 +135,7 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Serve the page, visit every tab, and write ui-<tab>.png."""
+    """Serve the page, visit every tab, and write ui-<tab>.png and ui-narrow.png."""
     args = parse(Arguments, __doc__, argv)
     # gradio takes seconds to import, and --help does not need it
     from ebm_app.web.app import build_app
@@ -133,15 +143,25 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     from ebm_app.web.server import serve
 
     args.output_dir.mkdir(parents=True, exist_ok=True)
-    files = [args.output_dir / f"ui-{tab.lower().replace(' ', '-')}.png" for tab in TABS]
     app = build_app(Models(find_models(args.model, None), data_root=args.data_root))
-    url = serve(app, "127.0.0.1", None, None)
+    url, files = serve(app, "127.0.0.1", None, None), []
+
+    def shoot(page: Page) -> Image.Image:
+        return Image.open(BytesIO(page.screenshot(full_page=True))).convert("RGB")
+
     with open_browser() as browser:
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"{url}?__theme=light")
-        page.get_by_role("tab").first.wait_for(timeout=WAIT)
-        for tab, file in zip(TABS, files, strict=True):
-            take(page, tab, file)
+        for width, tabs, theme in ((1280, TABS, "light"), (390, TABS[:2], "dark")):
+            page, pictures = browser.new_page(viewport={"width": width, "height": 800}), []
+            page.goto(f"{url}?__theme={theme}")
+            page.get_by_role("tab").first.wait_for(timeout=WAIT)
+            for tab in tabs:
+                run_scene(page, tab)
+                pictures.append(shoot(page))
+                if tabs is TABS:
+                    files.append(args.output_dir / f"ui-{tab.lower().replace(' ', '-')}.png")
+                    save(pictures[-1:], files[-1])
+        files.append(args.output_dir / "ui-narrow.png")
+        save(pictures, files[-1])
     app.close(verbose=False)
     return {"files": [str(file) for file in files]}
 

@@ -104,6 +104,11 @@ class AnomalyDetector:
         """Whether the detector was fitted or loaded."""
         return bool(self._fitted)
 
+    @property
+    def ordinary(self) -> Tensor:
+        """Stored ordinary images, uint8 levels (N, C, H, W), see ``nearest``."""
+        return self._state()["kept"]
+
     def fit(self, images: Any) -> Self:
         """Fit the detector to ordinary images (N, C, H, W), in [0, 1] or uint8 levels.
 
@@ -169,7 +174,7 @@ class AnomalyDetector:
         Returns uint8 levels (num, C, H, W), nearest first. The first 200,000 bytes of the images
         given to ``fit`` are stored.
         """
-        stored = self._state()["kept"]
+        stored = self.ordinary
         levels = to_model_levels(self.model, image).cpu().float()
         if len(levels) != 1:
             raise UserError(f"Expected one image, got {len(levels)}.")

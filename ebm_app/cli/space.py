@@ -23,13 +23,9 @@ MARKERS = ("", 'extra == "plots"', 'extra == "ui"')
 PACKAGE = Path(__file__).resolve().parent.parent
 APP = '''"""Web page of ebm_app on a Hugging Face Space."""
 
-from ebm_app.web.app import build_app
-from ebm_app.web.models import Models, find_models
-from ebm_app.web.server import CSS, SecurityHeaders
-from starlette.middleware import Middleware
+from ebm_app.cli.app import main
 
-app = build_app(Models(find_models({model!r}, None)))
-app.launch(css=CSS, app_kwargs={{"middleware": [Middleware(SecurityHeaders)]}})
+main(["--model", {model!r}, "--host", "0.0.0.0", "--no_auth"])
 '''
 CARD = """---
 title: Energy-based model of images

@@ -4,13 +4,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 from PIL import Image
-from torch import Tensor
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import DATASETS, ImageData, load_images
 from ebm_app.data.levels import image_format, to_display
-from ebm_app.data.pictures import image_grid, to_pil
-from ebm_app.folders import read_config
+from ebm_app.data.pictures import image_grid, read_image, to_pil
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
@@ -20,8 +18,6 @@ AS_IN_TRAINING = ("resize", "rgb")
 EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10
 #: Min width of an example on the page, in pixels
 EXAMPLE_PIXELS = 224
-#: Max held-out images for the page
-MAX_IMAGES = 297
 
 
 def images_for(
@@ -54,27 +50,15 @@ def images_for(
     return data
 
 
-def held_out_images(config: EBMConfig, data_root: str) -> Tensor:
-    """Return the first test images of a model's data set, as levels (N, C, H, W).
-
-    Raises:
-        UserError: if they are not on this machine, or do not fit the model. Only named data sets
-            are read, not folders.
-    """
-    name = choose("data set", config.dataset, DATASETS)
-    return images_for(config, name, data_root).test[:MAX_IMAGES]
-
-
-def examples(folder: Path, data_root: str) -> list[Path | Image.Image]:
+def examples(folder: Path, config: EBMConfig, data_root: str) -> list[Image.Image]:
     """Return example images for the model in a folder: files of the folder, or test images of its
-    data set; an empty list if there are none."""
+    data set if that is on this machine, or an empty list."""
     files = [folder / EXAMPLE_FILE.format(index) for index in range(NUM_EXAMPLES)]
     if files[0].is_file():
-        return files
-    try:
-        config = read_config(EBMConfig, folder)
-        levels = held_out_images(config, data_root)
-    except UserError:  # the page reports a model that cannot be read when it is selected
+        return [read_image(file) for file in files]
+    try:  # only named data sets are read, not folders
+        data = images_for(config, choose("data set", config.dataset, DATASETS), data_root)
+    except UserError:
         return []
-    images = to_display(levels[:NUM_EXAMPLES], config.num_levels)
+    images = to_display(data.test[:NUM_EXAMPLES], config.num_levels)
     return [to_pil(image_grid(image, EXAMPLE_PIXELS)) for image in images.split(1)]

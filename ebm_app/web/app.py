@@ -2,25 +2,30 @@
 
 import logging
 import traceback
+from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from PIL import Image
 
 from ebm_app.utils.errors import UserError, shorten
 
 from . import complete, diagnostics, generate, information, score, toy
+from .link import read_number, write_link
 from .models import Models, title_of
-from .runs import AT_ONCE, FAILED
+from .shared import AT_ONCE, MAX_SEED
 
 #: Seconds: uploaded and generated files are deleted at this age, and checked at this interval
 FILE_LIFETIME = 3600
-
-
 #: Folder of this package
 PACKAGE = Path(__file__).resolve().parent.parent
+TITLE = "Draw a digit: how likely is it?"
+FAILED = "Internal error; see the server log. Try another model or other settings."
+BAD_IMAGE = "This file cannot be read as an image, or it is too large. Choose another file."
+BAD_IMAGE_ERRORS = (Image.UnidentifiedImageError, Image.DecompressionBombError)
 
 
 class Page(gr.Blocks):
@@ -29,9 +34,8 @@ class Page(gr.Blocks):
     async def process_api(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         try:
             return await super().process_api(*args, **kwargs)
-        except gr.Error:
-            raise
         except Exception as error:
+            # browsers render the message as HTML
             message = escape(describe_failure(error), quote=False)
             raise gr.Error(message, print_exception=False) from None
 
@@ -42,6 +46,11 @@ def describe_failure(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)[1:]  # omits the frame of ``process_api``
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, gr.Error):
+        return shorten(error.message)
+    # gradio wraps the errors of its components
+    if isinstance(error.__cause__ or error.__context__ or error, BAD_IMAGE_ERRORS):
+        return BAD_IMAGE
     if any(PACKAGE in Path(frame.filename).parents for frame in frames):
         logging.getLogger(__name__).error("error in a call", exc_info=error)
         return FAILED
@@ -57,31 +66,57 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         seed: initial value of the seed boxes.
     """
     cache = (FILE_LIFETIME, FILE_LIFETIME)
-    with Page(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
-        gr.Markdown("# ebm_app\nGenerate digits, detect unusual images, and learn density ratios.")
+    with Page(title=TITLE, analytics_enabled=False, delete_cache=cache) as app:
+        gr.Markdown(f"# {TITLE}")
         with gr.Column() as selector:
             titles = [(title_of(name, path), name) for name, path in models.folders.items()]
             model = gr.Dropdown(titles, value=titles[0][1], label="Model")
         with gr.Tabs() as tabs:
-            with gr.Tab("Generate") as generate_tab:
-                grid = generate.build(models, model, seed)
-            with gr.Tab("Score", id=score.TAB) as score_tab:
+            with gr.Tab("Score", id="score") as score_tab:
                 upload, sources = score.build(models, model, seed)
-            with gr.Tab("Complete") as complete_tab:
+            with gr.Tab("Generate", id="generate") as generate_tab:
+                images, linked = generate.build(models, model, seed)
+            with gr.Tab("Complete", id="complete") as complete_tab:
                 complete.build(models, model, seed)
-            with gr.Tab("Toy") as toy_tab:
-                toy.build(seed, models.device)
-            with gr.Tab("Mutual information") as information_tab:
-                information.build(app, seed)
-            with gr.Tab("Diagnostics") as diagnostics_tab:
-                diagnostics.build(models, model, diagnostics_tab)
-        generate.send_on_click(
-            grid, model, upload, {tabs: score.TAB, sources: score.UPLOAD}, models
-        )
+            with gr.Tab("For researchers", id="research") as research_tab:
+                with gr.Tab("Model") as model_tab:
+                    diagnostics.build(models, model, [research_tab, model_tab])
+                with gr.Tab("Toy") as toy_tab:
+                    toy.build(seed, models.device)
+                with gr.Tab("Mutual information") as information_tab:
+                    information.build(app, seed)
+        generate.send_on_click(images, upload, {tabs: "score", sources: score.UPLOAD})
         for selected, visible in (
-            ([generate_tab, score_tab, complete_tab, diagnostics_tab], True),
+            ([score_tab, generate_tab, complete_tab, model_tab], True),
             ([toy_tab, information_tab], "hidden"),  # these tabs do not use the selected model
         ):
             triggers = [tab.select for tab in selected]
             gr.on(triggers, partial(gr.update, visible=visible), outputs=selector, **AT_ONCE)
+        top = {tab.id: tab for tab in (score_tab, generate_tab, complete_tab, research_tab)}
+        for name, tab in top.items():
+            tab.select(None, js=write_link(tab=name), **AT_ONCE)
+        model.input(None, model, js=write_link("model"), **AT_ONCE)
+
+        def read_link(request: gr.Request) -> list[Any]:
+            return link_updates(request.query_params, list(models.folders), list(top))
+
+        app.load(read_link, None, [model, tabs, *linked], **AT_ONCE)
     return app
+
+
+def link_updates(
+    parameters: Mapping[str, str], models: Sequence[str], tabs: Sequence[str]
+) -> list[Any]:
+    """Return the updates of model, tabs, class, guidance, seed and whether every run has a new
+    seed, by the parameters of an address. Invalid values change nothing."""
+    name, tab, which = (parameters.get(key) for key in ("model", "tab", "class"))
+    guidance = read_number(parameters, "guidance", generate.MAX_GUIDANCE)
+    seed = read_number(parameters, "seed", MAX_SEED)
+    return [
+        name if name in models else gr.skip(),
+        gr.update(selected=tab) if tab in tabs else gr.skip(),
+        which or gr.skip(),
+        gr.skip() if guidance is None else guidance,
+        gr.skip() if seed is None else int(seed),
+        gr.skip() if seed is None else False,
+    ]

@@ -1,22 +1,32 @@
 """Complete tab: draw a part of an image and let the model sample the rest."""
 
+import time
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Any
 
 import gradio as gr
 import torch
-from annotated_types import Ge, Le
 from PIL import Image
 
 from ebm_app.completion import iterate_completion
 from ebm_app.data.levels import to_levels
-from ebm_app.data.pictures import prepare_image
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
+from .generate import INTERVAL
 from .models import Models
-from .runs import Upload, clear_on, start_and_stop, start_by
-from .shared import Seed, picture, progress, render, seed_box, slider, text_box
-from .uploads import black_canvas, read_canvas
+from .shared import (
+    clear_on,
+    picture,
+    progress,
+    render,
+    seed_box,
+    slider,
+    start_and_stop,
+    start_by,
+    text_box,
+)
+from .uploads import EMPTY, black_canvas, prepare_drawing, read_canvas
 
 MAX_IMAGES, MAX_TEMPERATURES = 16, 300
 #: Unknown halves: the image axis that is halved, and the index of the unknown half
@@ -29,28 +39,39 @@ HINT = (
 
 def complete(
     model: str,
-    drawing: Upload | None,
+    drawing: dict[str, Any] | None,
     unknown: str,
-    num_images: Annotated[int, Ge(1), Le(MAX_IMAGES)],
-    num_temperatures: Annotated[int, Ge(2), Le(MAX_TEMPERATURES)],
-    seed: Seed,
+    num_images: int,
+    num_temperatures: int,
+    seed: int,
     *,
     models: Models,
-) -> Iterator[tuple[Image.Image | None, str]]:
+) -> Iterator[tuple[Image.Image, str]]:
     """Sample the unknown half of a drawing given the other half.
 
-    Returns the completions in one grid and a caption.
+    Returns the completions in one grid and a caption. The known half is the drawing, averaged to
+    the model's pixels and otherwise unchanged.
     """
-    ebm = models.load(model)
     axis, half = HALVES[choose("unknown", unknown, HALVES)]
-    image = prepare_image(read_canvas(drawing, ebm.config), ebm.config)
-    known = torch.ones(image.shape[2:], dtype=torch.bool)
+    if (ink := read_canvas(drawing)) is None:
+        raise UserError(EMPTY)
+    ebm = models.load(model)
+    image = prepare_drawing(ink, ebm.config, framed=False)
+    height, width = image.shape[2:]
+    known = torch.ones((height, width), dtype=torch.bool)
     known.chunk(2, axis)[half].fill_(False)
     levels = to_levels(image, ebm.config.num_levels).expand(num_images, -1, -1, -1)
-    yield None, f"Starting · {model} · seed {seed}"
+    begin = shown = time.perf_counter()
     for frame in iterate_completion(ebm, levels, known, seed, num_temperatures=num_temperatures):
-        text = f"{progress(frame.step, frame.num_steps)} · {model} · seed {seed}"
-        yield render(ebm.to_images(frame.x)), text
+        now = time.perf_counter()
+        is_last = frame.step == frame.num_steps
+        if is_last or frame.step == 1 or now - shown > INTERVAL:
+            shown = now
+            done = f"{num_images} completions in {now - begin:.1f} s"
+            head = done if is_last else progress(frame.step, frame.num_steps)
+            known_half = f"the known half is your drawing averaged to {width} × {height} pixels"
+            text = f"{head} · {model} · seed {seed} · {known_half}"
+            yield render(ebm.to_images(frame.x)), text
 
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> None:
@@ -71,5 +92,5 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
             grid = picture("Completions", alt_text, height, show_label=False)
             text = text_box("Run")
     inputs = [model, canvas, unknown, count, steps, seeds]
-    event = start_by(buttons, complete, inputs, [grid, text], {"models": models})
+    event = start_by(buttons, complete, inputs, [grid, text], "sample", models=models)
     clear_on([model.change], [event], [grid, text])

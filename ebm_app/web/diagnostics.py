@@ -1,6 +1,7 @@
 """Diagnostics tab: facts, training curves and recorded self-test of a model."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json, report_damage
 
 from .models import Models, dataset_name, hide_path
-from .runs import AT_ONCE, handler
-from .shared import plot_box
+from .shared import AT_ONCE, plot_box
 
 #: Characters with a meaning in Markdown, HTML or automatic links
 MARKUP = re.compile(r"[\\`*_{}\[\]()<>#!|~/$&@\"']|\.(?=[^\W\d])")
@@ -85,8 +85,8 @@ def self_test_facts(folder: Path) -> dict[str, str]:
     return {"self-test": f"{text}{failures}, on {num_images} held-out images"}
 
 
-def build(models: Models, model: gr.Dropdown, tab: gr.Tab) -> None:
-    """Add the tab to the page."""
+def build(models: Models, model: gr.Dropdown, tabs: Sequence[gr.Tab]) -> None:
+    """Add the tab to the page; it is filled when one of ``tabs`` is opened."""
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
             facts = gr.Markdown(label="Model")
@@ -101,6 +101,5 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab) -> None:
         except UserError as error:
             return as_text(error), None, None
 
-    gr.on(
-        [tab.select, model.change], handler(show_card), model, [facts, curves, config], **AT_ONCE
-    )
+    triggers = [model.change, *(tab.select for tab in tabs)]
+    gr.on(triggers, show_card, model, [facts, curves, config], **AT_ONCE)

@@ -4,41 +4,50 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Any
 
 import gradio as gr
-from annotated_types import Ge, Le
 from PIL import Image
 
-from ebm_app.config import EBMConfig
-from ebm_app.folders import read_config
 from ebm_app.nets.labelled import RANDOM
 from ebm_app.sampling import SAMPLERS
 from ebm_app.sampling.base import Frame
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
+from .link import write_link
 from .models import Models
-from .runs import AT_ONCE, Upload, handler, start_and_stop, start_by
-from .shared import MAX_SEED, Seed, picture, progress, render, seed_box, slider, text_box
+from .shared import (
+    AT_ONCE,
+    MAX_SEED,
+    bind,
+    clear_on,
+    gallery,
+    progress,
+    render,
+    seed_box,
+    selected_file,
+    slider,
+    start_and_stop,
+    start_by,
+    text_box,
+)
 
 MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
-Guidance = Annotated[float, Ge(0), Le(MAX_GUIDANCE)]
 #: Class choices beside the labels: a random class per image, or all classes in turn
 ANY, EACH = "any", "one of each"
-#: File in a model folder with a grid of images that were generated earlier, and their number
-STORED_GRID, STORED_IMAGES = "samples_grid.png", 100
 #: Key of the settings, as JSON, in the metadata of a PNG
 PNG_KEY = "ebm_app"
+#: Min width of an image in pixels, and min seconds between two updates of the gallery
+SIDE, INTERVAL = 128, 0.5
 LABELS = {
     "dpm": "DPM-Solver++: fastest",
     "pf_ode": "Probability-flow ODE, Heun: two network evaluations per step",
     "annealed_hmc": "Annealed HMC: slowest",
 }
 HINT = (
-    "Press **Generate** to draw images from the model, optionally of one class. Click on an image "
-    "to send it to the Score tab, which tests whether it is unusual."
+    "Draw images from the model, optionally of one class. Click on an image to send it to Score."
 )
 #: Mean acceptance rate of HMC below which the caption warns
 LOW_ACCEPTANCE = 0.1
@@ -51,20 +60,20 @@ WARNING = (
 def generate(  # noqa: PLR0913 - the inputs of an endpoint
     model: str,
     sampler: str,
-    num_images: Annotated[int, Ge(1), Le(MAX_IMAGES)],
-    num_steps: Annotated[int, Ge(1), Le(MAX_STEPS)],
-    seed: Seed,
+    num_images: int,
+    num_steps: int,
+    seed: int,
     randomise: bool,
     which: str = ANY,
-    guidance: Guidance = 1.0,
+    guidance: float = 1.0,
     *,
     models: Models,
-) -> Iterator[tuple[Image.Image | None, str, int]]:
+) -> Iterator[tuple[list[tuple[Image.Image, str]], str, int]]:
     """Draw images from a model.
 
-    Returns the grid as a PNG with the settings in its metadata, a caption, and the seed.
-    ``randomise`` replaces the seed by a random one. ``which`` is a class label, "any" or "one of
-    each"; ``guidance`` applies to class-conditional models.
+    Returns the images as PNG files, each with its class as caption and the settings in its
+    metadata, a text, and the seed. ``randomise`` replaces the seed by a random one. ``which`` is a
+    class label, "any" or "one of each"; ``guidance`` applies to class-conditional models.
     """
     seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
@@ -73,13 +82,33 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     condition = {"labels": labels, "guidance": guidance} if labels else {}
     settings = {"model": model, "sampler": sampler, "num_images": num_images}
     settings |= {"num_steps": num_steps, "seed": seed, **condition}
-    yield None, f"Starting · {model} · seed {seed}", seed
-    begin = time.perf_counter()
+    begin = shown = time.perf_counter()
     steps = {kind.counts: num_steps}
     for frame in ebm.iterate_sample(num_images, sampler, seed, **steps, **condition):
-        grid = render(ebm.to_images(frame.x))
-        grid.info[PNG_KEY] = json.dumps({**settings, "step": frame.step})
-        yield grid, caption(frame, settings, time.perf_counter() - begin), seed
+        now = time.perf_counter()
+        if frame.step in (1, frame.num_steps) or now - shown > INTERVAL:
+            shown = now
+            images = ebm.to_images(frame.x).split(1)
+            pictures = [render(image, SIDE) for image in images]
+            for picture in pictures:
+                picture.info[PNG_KEY] = json.dumps({**settings, "step": frame.step})
+            captions = captions_of(labels, num_images)
+            yield (
+                [*zip(pictures, captions, strict=True)],
+                caption(frame, settings, now - begin),
+                seed,
+            )
+
+
+def captions_of(labels: tuple[int, ...] | str, num_images: int) -> list[str]:
+    """Return the class label of each image, or its number for images without a chosen class.
+
+    >>> captions_of((3, 5), 3), captions_of((), 2)
+    (['3', '5', '3'], ['image 1', 'image 2'])
+    """
+    if labels in ((), RANDOM):
+        return [f"image {number + 1}" for number in range(num_images)]
+    return [str(labels[number % len(labels)]) for number in range(num_images)]
 
 
 def caption(frame: Frame, settings: dict[str, Any], seconds: float) -> str:
@@ -113,15 +142,13 @@ def labels_of(which: str, num_classes: int, num_images: int) -> tuple[int, ...] 
     return tuple(range(min(num_classes, num_images))) if which == EACH else (int(which),)
 
 
-def model_options(model: str, *, models: Models) -> tuple[dict[str, Any], ...]:
-    """Return the updates for a model: of the class choice, of the guidance slider, and of the
-    grid, which shows the stored images of the model if there are any."""
-    folder = models.folder(model)
-    num_classes, stored = read_config(EBMConfig, folder).num_classes, folder / STORED_GRID
-    labels = [ANY, EACH, *map(str, range(num_classes))]
-    visible = {"visible": num_classes > 0}
-    classes = {"choices": labels, "value": EACH if num_classes else ANY, **visible}
-    return classes, visible, {"value": str(stored) if stored.exists() else None}
+def class_options(model: str, which: str | None, *, models: Models) -> list[dict[str, Any]]:
+    """Return the updates for a model: of the class choice, whose value is kept if the model has
+    it, and of the guidance slider."""
+    num_classes = models.config(model).num_classes
+    labels, visible = [ANY, EACH, *map(str, range(num_classes))], num_classes > 0
+    value = which if which in labels[2:] else (EACH if visible else ANY)
+    return [gr.update(choices=labels, value=value, visible=visible), gr.update(visible=visible)]
 
 
 def default_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
@@ -131,70 +158,47 @@ def default_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]
     return gr.update(value=min(num_steps, MAX_STEPS), info=kind.steps)
 
 
-def crop_cell(grid: Image.Image, config: EBMConfig, place: Sequence[int]) -> Image.Image:
-    """Return the image at pixel (x, y) of a grid."""
-    settings = json.loads(grid.info.get(PNG_KEY, "{}"))
-    num, (height, width) = settings.get("num_images", STORED_IMAGES), config.image_shape[1:]
-    columns = math.ceil(math.sqrt(num))
-    # cells are separated by one pixel, and all pixels are enlarged by this factor
-    factor = grid.width // (columns * (width + 1) - 1)
-    column, row = place[0] // (factor * (width + 1)), place[1] // (factor * (height + 1))
-    if row * columns + column >= num:
-        raise UserError("There is no image at this place. Click on an image.")
-    left, top = column * factor * (width + 1), row * factor * (height + 1)
-    return grid.crop((left, top, left + factor * width, top + factor * height))
-
-
-def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
-    """Add the tab and its endpoint /generate to the page; return the grid."""
+def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, list[gr.Component]]:
+    """Add the tab and its endpoint /generate to the page. Return the gallery, and the components
+    that a link sets: class, guidance, seed and whether the seed is random."""
     gr.Markdown(HINT)
     first, kind = next(iter(SAMPLERS.items()))
-    classes, guided, stored = model_options(model.value, models=models)
+    most = models.max_classes()
+    labels = [ANY, EACH, *map(str, range(most))]
     with gr.Row():
         with gr.Column(scale=1):
-            samplers = [(LABELS.get(name, name), name) for name in SAMPLERS]
-            sampler = gr.Dropdown(samplers, value=first, label="Sampler")
-            which = gr.Radio(label="Class", **classes)
-            info = "0: unconditional, 1: the model's own, more: clearer and less varied images"
-            bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
-            guidance = gr.Slider(**bounds, label="Guidance", info=info, **guided)
-            num_images = slider(1, MAX_IMAGES, 10, "Images")
+            which = gr.Radio(labels, value=ANY, label="Class")
             buttons = start_and_stop("Generate")
             with gr.Accordion("Advanced", open=False):
+                num_images = slider(1, MAX_IMAGES, 10, "Images")
+                samplers = [(LABELS.get(name, name), name) for name in SAMPLERS]
+                sampler = gr.Dropdown(samplers, value=first, label="Sampler")
+                info = "0: unconditional, 1: the model's own, more: clearer and less varied images"
+                bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
+                guidance = gr.Slider(**bounds, label="Guidance", info=info)
                 steps = slider(1, MAX_STEPS, getattr(kind, kind.counts), "Steps", info=kind.steps)
                 seeds = seed_box(seed)
                 randomise = gr.Checkbox(True, label="New seed for every run")
         with gr.Column(scale=2, elem_classes="first"):
-            # without a label, which would cover the picture on narrow screens
-            options = {"buttons": ["download", "fullscreen"], "show_label": False, **stored}
-            grid = picture("Samples", "Grid of generated images", "min(520px, 104vw)", **options)
+            images = gallery("Samples", allow_preview=False)
             text = text_box("Run")
     inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance]
-    event = start_by(buttons, generate, inputs, [grid, text, seeds], {"models": models})
-    update_steps = handler(default_steps, models=models)
+    event = start_by(buttons, generate, inputs, [images, text, seeds], "sample", models=models)
+    shown = {"class": which, "model": model, "guidance": guidance, "seed": seeds}
+    event.success(None, [*shown.values()], js=write_link(*shown), **AT_ONCE)
     # loading a model may take seconds: the last selection wins
     options = {**AT_ONCE, "trigger_mode": "always_last"}
-    gr.on([sampler.change, model.change], update_steps, [model, sampler], steps, **options)
-
-    def reset(name: str) -> list[Any]:
-        updates = [gr.update(**option) for option in model_options(name, models=models)]
-        return [*updates, ""]
-
-    model.change(None, cancels=[event], **AT_ONCE)
-    model.change(handler(reset), model, [which, guidance, grid, text], **AT_ONCE)
-    return grid
+    triggers, update_steps = [sampler.change, model.change], bind(default_steps, models=models)
+    gr.on(triggers, update_steps, [model, sampler], steps, **options)
+    update_classes = bind(class_options, models=models)
+    gr.on(None, update_classes, [model, which], [which, guidance], **AT_ONCE)
+    clear_on([model.change], [event], [images, text])
+    return images, [which, guidance, seeds, randomise]
 
 
-def send_on_click(
-    grid: gr.Image, model: gr.Dropdown, upload: gr.Image, tabs: dict[gr.Tabs, str], models: Models
-) -> None:
-    """Let a click on an image of the grid upload it and select the tabs given by id."""
-
-    def send(name: str, shown: Upload, event: gr.SelectData) -> list[Any]:
-        with Image.open(shown) as whole:
-            image = crop_cell(whole, read_config(EBMConfig, models.folder(name)), event.index)
-        return [image, *(gr.update(selected=tab) for tab in tabs.values())]
-
-    inputs, outputs = [model, grid], [upload, *tabs]
-    sent = grid.select(handler(send), inputs, outputs, preprocess=False, **AT_ONCE)
+def send_on_click(images: gr.Gallery, upload: gr.Image, tabs: dict[gr.Tabs, str]) -> None:
+    """Let a click on an image of the gallery upload it and select the tabs given by id."""
+    sent = images.select(selected_file, images, upload, **AT_ONCE)
+    selected = [gr.update(selected=tab) for tab in tabs.values()]
+    sent.then(lambda: selected, None, list(tabs), **AT_ONCE)
     sent.then(None, js="() => window.scrollTo(0, 0)", **AT_ONCE)

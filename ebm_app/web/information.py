@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
 import gradio as gr
 import numpy as np
 import pandas as pd
 import torch
-from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
 from ebm_app.ratios.information import InformationFit
@@ -21,8 +20,17 @@ from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.registry import choose
 
 from .models import hide_path
-from .runs import AT_ONCE, Upload, clear_on, handler, start_and_stop, start_by
-from .shared import Seed, metrics_box, plot_box, seed_box, slider, text_box
+from .shared import (
+    AT_ONCE,
+    clear_on,
+    metrics_box,
+    plot_box,
+    seed_box,
+    slider,
+    start_and_stop,
+    start_by,
+    text_box,
+)
 
 MAX_STEPS, MAX_ROWS, MAX_COLUMNS = 2_000, 20_000, 64
 #: Max columns of a CSV file in the menus
@@ -56,13 +64,13 @@ def read_pair(
 
 
 def mi(
-    x: Upload | None,
-    y: Upload | None,
-    csv: Upload | None,
+    x: str | None,
+    y: str | None,
+    csv: str | None,
     x_columns: list[str],
     y_columns: list[str],
-    steps: Annotated[int, Ge(1), Le(MAX_STEPS)],
-    seed: Seed,
+    steps: int,
+    seed: int,
 ) -> Iterator[tuple[Figure | None, str, dict[str, Any]]]:
     """Estimate the mutual information of two .npy files, or of columns of a CSV file.
 
@@ -87,9 +95,7 @@ def mi(
     yield estimate.plot(), f"{estimate.summary()}\n{size}\n{label}", metrics
 
 
-def mi_example(
-    task: str, num_rows: Annotated[int, Ge(100), Le(MAX_ROWS)], seed: Seed
-) -> Iterator[tuple[str, str, None, str]]:
+def mi_example(task: str, num_rows: int, seed: int) -> Iterator[tuple[str, str, None, str]]:
     """Draw data with known mutual information. Returns X, Y, None (no CSV file) and the true
     value."""
     information, draw = EXAMPLES[choose("task", task, EXAMPLES)]
@@ -133,9 +139,8 @@ def build(app: gr.Blocks, seed: int) -> None:
             text = text_box("Estimate", 8)
             outputs = [plot_box("Log ratios"), text, metrics_box()]
     inputs, drawn = [task, num_rows, seeds], [x, y, table, truth]
-    example = handler(mi_example)
-    draw.click(example, inputs, drawn, preprocess=False, api_name="mi_example")
-    app.load(example, inputs, drawn, preprocess=False, **AT_ONCE)
+    draw.click(mi_example, inputs, drawn, api_name="mi_example")
+    app.load(mi_example, inputs, drawn, **AT_ONCE)
     for file in (x, y, table):
         gr.on([file.upload, file.clear, file.delete], lambda: "", outputs=truth, **AT_ONCE)
 
@@ -144,8 +149,8 @@ def build(app: gr.Blocks, seed: int) -> None:
         return tuple(gr.update(choices=names, value=[]) for _ in columns)
 
     data = [x, y, table, *columns]
-    event = start_by(buttons, mi, [*data, steps, seeds], outputs)
-    table.change(handler(list_columns), table, columns, **AT_ONCE)
+    event = start_by(buttons, mi, [*data, steps, seeds], outputs, "research")
+    table.change(list_columns, table, columns, **AT_ONCE)
     clear_on([part.change for part in data], [event], outputs)
 
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
-from ebm_app.anomaly.detector import AnomalyDetector
+import numpy as np
+
+from ebm_app.anomaly.detector import FITTED_FILE, AnomalyDetector
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import FOLDER
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.held_out import held_out_images
 from ebm_app.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder, read_config
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.utils.errors import UserError
@@ -17,6 +19,11 @@ from ebm_app.utils.registry import choose
 
 #: Bundled model that is listed first
 FIRST = "mnist"
+#: Max models in memory, of about 20 MB each
+MAX_LOADED = 16
+#: Ordinary images whose anomaly maps set the scale of the colours, and the quantile of their
+#: maxima below which a map has no colour
+NUM_CALM, CALM_QUANTILE = 24, 0.9
 
 
 class Models:
@@ -25,45 +32,76 @@ class Models:
     Args:
         folders: model folders by name.
         device: device of the models.
-        data_root: folder of the data sets.
+        data_root: folder of the data sets, for example images.
     """
 
     def __init__(
         self, folders: dict[str, Path], device: str = "cpu", data_root: str = "data"
     ) -> None:
         self.folders, self.device, self.data_root = folders, device, data_root
-        self._key, self._ebm, self._lock = None, None, Lock()
-        self._detector: tuple[EBM | None, AnomalyDetector | None] = None, None
+        self._loaded: dict[str, LoadedModel] = {}
+        self._lock = Lock()
 
     def folder(self, name: str) -> Path:
         """Return the folder of a listed model."""
         return self.folders[choose("model", name, self.folders)]
 
+    def config(self, name: str) -> EBMConfig:
+        """Return the configuration of a listed model without loading it."""
+        with hide_path(self.folder(name), name):
+            return read_config(EBMConfig, self.folder(name))
+
+    def max_classes(self) -> int:
+        """Return the largest number of classes of a listed model, 0 if none has classes."""
+        counts = [0]
+        for name in self.folders:
+            with suppress(UserError):  # reported when the model is selected
+                counts.append(self.config(name).num_classes)
+        return max(counts)
+
     def load(self, name: str) -> EBM:
-        """Return a model. The last one stays in memory until its weights file changes."""
-        folder = self.folder(name)
-        weights = folder / WEIGHTS_FILE
-        key = (name, weights.exists() and weights.stat().st_mtime_ns)
-        with self._lock:
-            if key != self._key:
-                with hide_path(folder, name):
-                    self._ebm = EBM.from_pretrained(folder, self.device)
-                self._key = key
-            return self._ebm
+        """Return a model. The last ``MAX_LOADED`` ones stay in memory until their files change."""
+        return self._load(name).ebm
 
     def detector(self, name: str) -> AnomalyDetector | None:
-        """Return the anomaly detector of a model, read from its folder or fitted to held-out
-        images; None if neither is possible."""
-        ebm, folder = self.load(name), self.folder(name)
-        if self._detector[0] is not ebm:
-            self._detector = ebm, None
-            with suppress(UserError):
-                detector = AnomalyDetector(ebm)
-                detector.read(folder)
-                if not detector.is_fitted:
-                    detector.fit(held_out_images(ebm.config, self.data_root))
-                self._detector = ebm, detector
-        return self._detector[1]
+        """Return the anomaly detector in the folder of a model, or None."""
+        return self._load(name).detector
+
+    def calm(self, name: str) -> float:
+        """Return the maximum that anomaly maps of ordinary images exceed in one of ten."""
+        return self._load(name).calm
+
+    def _load(self, name: str) -> "LoadedModel":
+        folder = self.folder(name)
+        files = (folder / WEIGHTS_FILE, folder / FITTED_FILE)
+        key = tuple(file.exists() and file.stat().st_mtime_ns for file in files)
+        with self._lock:
+            loaded = self._loaded.pop(name, None)
+            if loaded is None or loaded.key != key:
+                with hide_path(folder, name):
+                    loaded = LoadedModel(folder, self.device, key)
+            self._loaded[name] = loaded
+            while len(self._loaded) > MAX_LOADED:
+                del self._loaded[next(iter(self._loaded))]
+            return loaded
+
+
+class LoadedModel:
+    """A model in memory and its anomaly detector; ``key`` identifies the versions of the files."""
+
+    def __init__(self, folder: Path, device: str, key: tuple[int | bool, ...]) -> None:
+        self.key, self.ebm = key, EBM.from_pretrained(folder, device)
+        self.detector: AnomalyDetector | None = None
+        if self.ebm.config.stein_head:
+            detector = AnomalyDetector(self.ebm)
+            detector.read(folder)
+            self.detector = detector if detector.is_fitted else None
+
+    @cached_property
+    def calm(self) -> float:
+        """See ``Models.calm``."""
+        maps = self.detector.explain(self.detector.ordinary[:NUM_CALM])
+        return float(np.quantile(maps.max((1, 2)), CALM_QUANTILE))
 
 
 def dataset_name(config: EBMConfig) -> str:

@@ -16,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebm_app.utils.errors import UserError
 
+from .style import CSS, HEAD, THEME
+
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 #: Max queued events. Further events are refused with a message.
 MAX_QUEUE = 16
@@ -36,29 +38,6 @@ CONTENT_SECURITY_POLICY = (
     "img-src 'self' blob: data:; font-src 'self' data:; worker-src 'self' blob:; "
     "connect-src 'self' blob: data:; object-src 'none'; base-uri 'self'; form-action 'self'"
 )
-CSS = """
-/* scale small images up to the frame without interpolation */
-.pixels img { image-rendering: pixelated; object-fit: contain !important; }
-/* keep the block label off the title of a plot */
-[data-testid="matplotlib"] { padding-top: 2rem; }
-/* dark theme: invert the lightness of plots, keep the hues */
-.dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
-/* gallery of examples: five columns, as many rows as needed */
-.small .grid-wrap { min-height: 0 !important; max-height: none !important; padding-top: 2rem; }
-.small .grid-container { grid-template-columns: repeat(5, 1fr) !important; }
-/* wrap table cells between words only */
-.prose table th, .prose table td {
-  border-color: var(--border-color-primary);
-  word-break: normal; overflow-wrap: break-word; padding: 0.5rem;
-}
-/* narrow screens: show the result above the settings */
-@media (max-width: 640px) { .first { order: -1; } }
-/* light theme: gradio's colours of the open tab and of JSON keys have too little contrast */
-:root:not(.dark) body:not(.dark) span.key { color: var(--primary-800) !important; }
-:root:not(.dark) body:not(.dark) button[role="tab"][aria-selected="true"] {
-  color: var(--primary-700);
-}
-"""
 
 
 class SecurityHeaders:
@@ -163,14 +142,6 @@ def serve(
     Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
     for name in ("NO_PROXY", "no_proxy"):  # gradio requests its own page once at startup
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), *LOCAL_HOSTS]))
-    theme = gr.themes.Default().set(  # higher contrast
-        body_text_color_subdued="*neutral_600",
-        body_text_color_subdued_dark="*neutral_300",
-        button_primary_background_fill="*primary_700",
-        button_primary_background_fill_dark="*primary_700",
-        button_primary_background_fill_hover="*primary_800",
-        button_primary_background_fill_hover_dark="*primary_800",
-    )
     app.queue(max_size=MAX_QUEUE, default_concurrency_limit=1)
     try:
         app.launch(
@@ -185,8 +156,9 @@ def serve(
             max_file_size=MAX_FILE_SIZE,
             state_session_capacity=MAX_SESSIONS,
             footer_links=["api"],
-            theme=theme,
+            theme=THEME,
             css=CSS,
+            head=HEAD,
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={

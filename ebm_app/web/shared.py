@@ -1,16 +1,71 @@
-"""Components and argument ranges that the tabs share."""
+"""Components and event options that the tabs share."""
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import gradio as gr
-from annotated_types import Ge, Le
+from gradio.events import Dependency
 from PIL import Image
 from torch import Tensor
 
 from ebm_app.data.pictures import image_grid, to_pil
 
 MAX_SEED = 2**31 - 1
-Seed = Annotated[int, Ge(0), Le(MAX_SEED)]
+#: Options of an event that bypasses the queue and is hidden from the API
+AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+#: Max concurrent events by kind. Further ones wait in the queue, and kinds do not wait for each
+#: other.
+LIMITS = {"sample": 2, "score": 2, "research": 1}
+
+
+def of_kind(kind: str) -> dict[str, Any]:
+    """Return the queue options of an event of a kind in ``LIMITS``."""
+    return {"concurrency_id": kind, "concurrency_limit": LIMITS[kind]}
+
+
+def bind(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    """Return a function without the keyword arguments that the page sets, with its name and
+    documentation, which the API shows."""
+    bound = partial(function, **fixed)
+    bound.__name__, bound.__doc__ = function.__name__, function.__doc__
+    return bound
+
+
+def start_and_stop(action: str) -> tuple[gr.Button, gr.Button]:
+    """Buttons that start and stop a run."""
+    with gr.Row():
+        start = gr.Button(action, variant="primary", min_width=110)
+        return start, gr.Button("Stop", min_width=110)
+
+
+def start_by(
+    buttons: tuple[gr.Button, gr.Button],
+    run: Callable[..., Any],
+    inputs: list[gr.Component],
+    outputs: list[gr.Component],
+    kind: str,
+    **fixed: Any,
+) -> Dependency:
+    """Let the first button start an endpoint and the second one stop it; return its event.
+
+    ``fixed`` are keyword arguments that the page sets, hidden from visitors.
+    """
+    start, stop = buttons
+    text = [output for output in outputs if isinstance(output, gr.Textbox)]
+    options = {"api_name": run.__name__, "show_progress_on": text, **of_kind(kind)}
+    event = start.click(bind(run, **fixed), inputs, outputs, **options)
+    stop.click(None, cancels=[event], **AT_ONCE)
+    return event
+
+
+def clear_on(
+    triggers: list[Callable[..., Any]], events: list[Dependency], outputs: list[gr.Component]
+) -> None:
+    """Let a change of an input stop the events and clear their outputs, so that no result of an
+    earlier input is shown."""
+    gr.on(triggers, None, cancels=events, **AT_ONCE)
+    gr.on(triggers, lambda: [None] * len(outputs), None, outputs, **AT_ONCE)
 
 
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
@@ -25,7 +80,7 @@ def progress(step: int, total: int) -> str:
 
 def slider(low: int, high: int, value: int, label: str, **options: Any) -> gr.Slider:
     """Slider for an integer."""
-    return gr.Slider(low, high, value=value, step=1, label=label, **options)
+    return gr.Slider(low, high, value=value, step=1, label=label, precision=0, **options)
 
 
 def seed_box(seed: int) -> gr.Number:
@@ -41,19 +96,42 @@ def picture(label: str, alt_text: str, height: int | str, **options: Any) -> gr.
         alt_text=alt_text,
         height=height,
         interactive=False,
-        elem_classes="pixels",
+        elem_classes=["pixels", "hide-empty"],
         **options,
     )
 
 
-def text_box(label: str, lines: int = 1, placeholder: str = "Not run yet") -> gr.Textbox:
+def gallery(label: str, **options: Any) -> gr.Gallery:
+    """Gallery of small images in lossless PNG, five in a row, hidden while it is empty."""
+    return gr.Gallery(
+        label=label,
+        format="png",
+        columns=5,
+        height="auto",
+        object_fit="contain",
+        interactive=False,
+        elem_classes=["small", "pixels", "hide-empty"],
+        **options,
+    )
+
+
+def selected_file(images: list[tuple[str, str | None]] | None, event: gr.SelectData) -> Any:
+    """Return the file of the selected image of a gallery, whose pixels are unchanged."""
+    is_valid = images and event.index in range(len(images))
+    return images[event.index][0] if is_valid else gr.skip()
+
+
+def text_box(
+    label: str, lines: int = 1, placeholder: str = "Not run yet", **options: Any
+) -> gr.Textbox:
     """Text output."""
-    return gr.Textbox(label=label, interactive=False, lines=lines, placeholder=placeholder)
+    options = {"lines": lines, "placeholder": placeholder, **options}
+    return gr.Textbox(label=label, interactive=False, **options)
 
 
 def plot_box(label: str, **options: Any) -> gr.Plot:
-    """Plot output, in lossless PNG."""
-    return gr.Plot(label=label, format="png", **options)
+    """Plot output, in lossless PNG, hidden while it is empty."""
+    return gr.Plot(label=label, format="png", elem_classes="hide-empty", **options)
 
 
 def metrics_box() -> gr.JSON:

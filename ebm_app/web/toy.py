@@ -3,10 +3,9 @@
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import gradio as gr
-from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
 from ebm_app.ratios.estimators import TimeScoreRatio
@@ -20,8 +19,17 @@ from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 
-from .runs import AT_ONCE, start_and_stop, start_by
-from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
+from .shared import (
+    AT_ONCE,
+    metrics_box,
+    plot_box,
+    progress,
+    seed_box,
+    slider,
+    start_and_stop,
+    start_by,
+    text_box,
+)
 
 MAX_ITERATIONS, MIN_RATE, MAX_RATE = 5_000, 1e-5, 0.1
 #: Points at which the estimate is compared with the true log ratio
@@ -56,9 +64,9 @@ def toy(
     problem: str,
     path: str,
     method: str,
-    learning_rate: Annotated[float, Ge(MIN_RATE), Le(MAX_RATE)],
-    iterations: Annotated[int, Ge(1), Le(MAX_ITERATIONS)],
-    seed: Seed,
+    learning_rate: float,
+    iterations: int,
+    seed: int,
     *,
     device: str = "cpu",
 ) -> Iterator[ToyOutputs]:
@@ -154,7 +162,9 @@ def build(seed: int, device: str) -> None:
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
             problem = gr.Dropdown(problems, value=first, label="Problem")
-            path = gr.Dropdown(**path_options(first), label="Path from p₀ to p₁")
+            # all paths at first, so that the API accepts them with any problem
+            paths = [(label, name) for name, (label, _) in PATHS.items()]
+            path = gr.Dropdown(paths, value=paths_of(first)[0], label="Path from p₀ to p₁")
             method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method")
             bounds = {"minimum": MIN_RATE, "maximum": MAX_RATE, "step": 1e-4}
             rate = gr.Number(1e-2, label="Learning rate", **bounds)
@@ -176,7 +186,7 @@ def build(seed: int, device: str) -> None:
         ]
 
     inputs = [problem, path, method, rate, iterations, seeds]
-    event = start_by(buttons, toy, inputs, outputs, {"device": device})
+    event = start_by(buttons, toy, inputs, outputs, "research", device=device)
     problem.change(select, problem, [path, plane], **AT_ONCE)
     # not path.change, which a new problem triggers too
     triggers = [problem.change, path.input, method.input]

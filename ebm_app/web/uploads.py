@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import gradio as gr
 import numpy as np
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageOps
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
@@ -17,16 +17,22 @@ from ebm_app.data.pictures import prepare_image, read_image, to_pil, to_uint8
 from ebm_app.utils.errors import UserError
 
 from .models import hide_path
-from .runs import AT_ONCE
+from .shared import AT_ONCE
 
 #: Side of the canvas, and diameter of its brush, in pixels. The strokes are about as wide as those
 #: of the digits in the data.
 SIDE, BRUSH = 280, 17
+EMPTY = "The canvas is empty. Draw a digit."
 NO_COLOUR = "This model takes colour images, and the canvas is grey. Upload an image instead."
 CHANGED = (
     "The image was cropped, resized or rounded, which changes its likelihood. An image of "
     "{width}x{height} pixels with the model's {levels} levels needs no change."
 )
+#: Value up to which a pixel is faint, and min faint pixels of an image with compression noise. No
+#: MNIST test digit has more than 33; as a JPEG of quality 50 to 95 each of 400 has at least 52.
+FAINT, MIN_FAINT = 16 / 255, 45
+INVERTED = "Dark ink on light was inverted, since the model's digits are light on black."
+COMPRESSED = "The background has compression noise, as in a JPEG, which costs bits. Use a PNG."
 
 
 class DigitFrame(NamedTuple):
@@ -57,47 +63,64 @@ FRAMES = {
 }
 
 
-def read_upload(path: str | Path | None, config: EBMConfig) -> tuple[Tensor, str]:
-    """Return an image file as an input (1, C, H, W) of a model, and a note if it was changed.
+def read_upload(path: str | Path, config: EBMConfig) -> tuple[Tensor, list[str]]:
+    """Return an image file as an input (1, C, H, W) of a model, and notes on what was changed.
 
     The largest centred crop with the model's aspect ratio is averaged to the model's pixels and
-    rounded to its levels.
+    rounded to its levels. For data sets of light digits on black, dark ink on a light ground is
+    inverted.
 
     Raises:
-        UserError: if there is no file, or it is not an opaque image.
+        UserError: if the file is not an opaque image.
     """
-    if not path:
-        raise UserError("There is no image. Upload one, or click on an example.")
     _, height, width = config.image_shape
-    whole = _read_rgb(path)
+    whole, notes = _read_rgb(path), []
+    if config.dataset in FRAMES and is_dark_on_light(whole):
+        whole = ImageOps.invert(whole)
+        notes.append(INVERTED)
     image = prepare_image(whole, config)
     converted = to_pil(to_uint8(image)[0]).convert("RGB")
     enlarged = converted.resize(whole.size, Image.Resampling.NEAREST)
     is_small = whole.width < width or whole.height < height
     if is_small or ImageChops.difference(enlarged, whole).getbbox():
-        return image, CHANGED.format(width=width, height=height, levels=config.num_levels)
-    return image, ""
+        notes.append(CHANGED.format(width=width, height=height, levels=config.num_levels))
+    elif config.dataset in FRAMES and has_compression_noise(image):
+        notes.append(COMPRESSED)
+    return image, notes
 
 
-def read_canvas(path: str | Path | None, config: EBMConfig) -> Image.Image:
-    """Return a drawing of light strokes on black as a grey image.
+def is_dark_on_light(image: Image.Image) -> bool:
+    """Return whether at least 70 percent of the border of an image is light, as around ink on
+    paper, and some of the image is dark."""
+    pixels = np.asarray(image.convert("L"))
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    return bool((border > 127).mean() >= 0.7 and pixels.min() <= 127)
+
+
+def has_compression_noise(image: Tensor) -> bool:
+    """Return whether an image (1, 1, H, W) has more faint pixels than digits without compression
+    noise: at least ``MIN_FAINT`` that are not black and below ``FAINT``."""
+    return int(((image > 0) & (image <= FAINT)).sum()) >= MIN_FAINT
+
+
+def read_canvas(canvas: dict[str, Image.Image | None] | None) -> Image.Image | None:
+    """Return the drawing of light strokes on black on a canvas, in grey, or None if it is
+    empty."""
+    drawing = (canvas or {}).get("composite")
+    return drawing.convert("L") if drawing is not None and drawing.getbbox() else None
+
+
+def prepare_drawing(drawing: Image.Image, config: EBMConfig, framed: bool = True) -> Tensor:
+    """Return a drawing as an input (1, 1, H, W) of a model.
+
+    For data sets of digits a ``framed`` drawing is scaled and centred like the digits.
 
     Raises:
-        UserError: if the canvas is empty, or the model takes colour images.
+        UserError: if the model takes colour images.
     """
     if config.image_shape[0] != 1:
         raise UserError(NO_COLOUR)
-    drawing = _read_rgb(path).convert("L") if path else None
-    if drawing is None or drawing.getbbox() is None:
-        raise UserError("The canvas is empty. Draw a digit.")
-    return drawing
-
-
-def read_drawing(path: str | Path | None, config: EBMConfig) -> Tensor:
-    """Return a drawing as an input (1, 1, H, W) of a model. For data sets of digits, it is scaled
-    and centred like the digits. Raises as ``read_canvas`` does."""
-    drawing = read_canvas(path, config)
-    if config.dataset in FRAMES:
+    if framed and config.dataset in FRAMES:
         drawing = frame_digit(drawing, config)
     return prepare_image(drawing, config)
 
@@ -135,7 +158,7 @@ def black_canvas(label: str) -> gr.ImageEditor:
         value=blank,
         label=label,
         image_mode="L",
-        type="numpy",
+        type="pil",
         sources=(),
         transforms=(),
         layers=False,

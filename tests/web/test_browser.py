@@ -1,13 +1,18 @@
 """The page in a headless Chromium: visitor actions, accessibility, and no external requests."""
 
+import io
+import math
 import re
 import time
 from functools import partial
 
 import pytest
+import torch
 from axe_playwright_python.sync_playwright import Axe
 from conftest import load_script
+from PIL import Image
 
+from ebm_app.data.pictures import prepare_image
 from ebm_app.ebm import EBM
 
 pytestmark = pytest.mark.browser
@@ -23,15 +28,6 @@ IN_GRADIO = {
 }
 #: Seconds
 STEP = 4
-#: Whether nothing covers the upper corners of a picture, which is smaller than its frame
-UNCOVERED = """image => {
-  image.scrollIntoView({block: "center"});
-  const frame = image.getBoundingClientRect();
-  const scale = Math.min(frame.width / image.naturalWidth, frame.height / image.naturalHeight);
-  const [across, down] = [scale * image.naturalWidth / 2 - 4, scale * image.naturalHeight / 2 - 4];
-  return [-across, across].every((x) => document.elementFromPoint(
-    frame.x + frame.width / 2 + x, frame.y + frame.height / 2 - down) === image);
-}"""
 #: Titles, labels, buttons and values whose text does not fit their element
 CLIPPED = """() => {
   const texts = "h1, h2, h3, h4, h5, th, td:not(.filename), label, button, legend, "
@@ -83,27 +79,69 @@ def expand_all(page):
         page.wait_for_timeout(200)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_images_are_generated_and_sent_to_score(visit, width):
-    page = visit(width=width)
+def score_of(models, image, repeats=16, seed=5):
+    """Return the verdict and the bits of the library for an image (1, C, H, W) on "grey"."""
+    ebm, detector = models.load("grey"), models.detector("grey")
+    nats = [
+        ebm.likelihood(image.expand(size, -1, -1, -1), seed=seed + begin).log_prob
+        for begin, size in ((0, 1), *((at, min(4, repeats - at)) for at in range(1, repeats, 4)))
+    ]
+    bits = -torch.cat(nats).mean().item() / (image.numel() * math.log(2))
+    return f"(p = {detector.p_value(image).item():.2g})", f"{bits:.3f} ± "
+
+
+def test_generated_image_is_scored_without_a_change(visit, models):
+    page = visit()
+    open_tab(page, "Generate")
     set_number(page, "Steps", 2)
     set_number(page, "Images", 3)
     page.get_by_label("New seed for every run").uncheck()
     press(page, "Generate")
     text_of(page, "Run", "^3 images")
-    grid = page.get_by_alt_text("Grid of generated images")
-    assert grid.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
+    image = page.locator(".small img:visible").nth(1)
+    assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
     assert page.evaluate(CLIPPED) == [] and accessibility_violations(page) == []
-    assert grid.evaluate(UNCOVERED)
-    side = grid.bounding_box()["width"]
-    grid.click(position={"x": side / 4, "y": side / 4})
+    image.click()
     page.get_by_alt_text("The uploaded image").wait_for(timeout=WAIT)
-    assert page.evaluate("window.scrollY") == 0
-    press(page, "Score the image")
-    assert "resized" not in text_of(page, "Answer", "bits per dim")
+    answer = text_of(page, "Answer", "±")
+    sample = models.load("grey").sample(3, "dpm", seed=5, num_steps=2)[1:2]
+    for part in score_of(models, sample):
+        assert part in answer
+    assert "resized" not in answer and page.evaluate("window.scrollY") == 0
 
 
-def test_stop_works_within_a_step_and_quick_runs_do_not_wait(visit, monkeypatch):
+@pytest.mark.parametrize("width", [1280, 390])
+def test_drawing_is_scored_when_the_pen_lifts(visit, models, width):
+    page = visit(width=width)
+    canvas = page.locator("canvas:visible").first
+    canvas.wait_for(timeout=WAIT)
+    box = canvas.bounding_box()
+    assert box["y"] + box["height"] <= 900  # in the first screen
+    draw(page)
+    answer = text_of(page, "Answer", "±")
+    press(page, "Details")
+    seen = page.get_by_alt_text("The image after resizing and rounding to the model's levels")
+    seen.wait_for(timeout=WAIT)
+    content = page.request.get(seen.get_attribute("src")).body()
+    image = prepare_image(Image.open(io.BytesIO(content)), models.config("grey"))
+    for part in score_of(models, image):
+        assert part in answer
+    page.get_by_label("Time score and running integral").first.wait_for(timeout=WAIT)
+    page.get_by_alt_text("The image with noise").wait_for(timeout=WAIT)
+    assert page.evaluate(CLIPPED) == [] and accessibility_violations(page) == []
+    page.get_by_label("Clear canvas").first.click()
+    text_of(page, "Answer", "^$")
+
+
+def test_page_started_in_another_folder_shows_examples(visit, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    page = visit()
+    open_tab(page, "Upload")
+    page.locator(".small img:visible").nth(9).wait_for(timeout=WAIT)
+    assert not page.get_by_test_id("toast-body").count()
+
+
+def test_stop_works_within_a_step_and_kinds_do_not_wait(visit, monkeypatch):
     steps = EBM.iterate_sample
 
     def slow(*args, **kwargs):
@@ -111,76 +149,54 @@ def test_stop_works_within_a_step_and_quick_runs_do_not_wait(visit, monkeypatch)
 
     monkeypatch.setattr(EBM, "iterate_sample", slow)
     page = visit()
+    open_tab(page, "Generate")
     set_number(page, "Steps", 9)
     press(page, "Generate")
-    for _ in range(2):
-        text_of(page, "Run", "^Step 1 of 9")
-        page.wait_for_timeout(500)  # the second step has begun
-        press(page, "Stop")
-        text_of(page, "Run", "^Stopped · Step 1 of 9", wait=1000 * STEP)
-        assert page.get_by_alt_text("Grid of generated images").is_visible()
-        press(page, "Generate")
-        text_of(page, "Run", "^Waiting", wait=1000 * STEP)
-    open_tab(page, "Score")  # quick runs do not wait for long ones
+    text_of(page, "Run", "^Step 1 of 9")
+    open_tab(page, "Score")  # scores do not wait for samples
     draw(page)
-    press(page, "Score the drawing")
-    text_of(page, "Answer", r"\n-?\d+\.\d{3} ± ")
+    text_of(page, "Answer", "±")
     open_tab(page, "Generate")
-    text_of(page, "Run", "^Step")
     press(page, "Stop")
+    page.wait_for_timeout(1000 * STEP)
+    stopped = text_of(page, "Run", "^Step")
+    page.wait_for_timeout(2000 * STEP)
+    assert text_of(page, "Run", "^Step") == stopped
 
 
-def test_upload_is_shown_sharp_and_bad_file_refused(visit, tmp_path):
+def test_unreadable_upload_is_reported(visit, tmp_path):
     page = visit()
-    open_tab(page, "Score")
     open_tab(page, "Upload")
-    page.locator(".small img").first.click()
-    uploaded = page.get_by_alt_text("The uploaded image")
-    uploaded.wait_for(timeout=WAIT)
-    press(page, "Score the image")
-    assert "resized" not in text_of(page, "Answer", "bits per dim")
-    seen = page.get_by_alt_text("The image after resizing and rounding to the model's levels")
-    for image in (uploaded, seen):
-        assert image.bounding_box()["width"] >= 220
-        assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
-    assert accessibility_violations(page) == []
-    page.get_by_label("Remove Image").first.click()
-    text_of(page, "Answer", "^$")  # another image clears the result
     bad = tmp_path / "photo.png"
     bad.write_text("no image")
     with page.expect_file_chooser() as chooser:
         page.get_by_text("Click to Upload").locator("visible=true").first.click()
     chooser.value.set_files(bad)
-    uploaded.wait_for(state="attached", timeout=WAIT)
-    press(page, "Score the image")
     toast = page.get_by_test_id("toast-body")
     toast.wait_for(timeout=WAIT)
-    assert "photo.png" in toast.inner_text() and str(tmp_path) not in toast.inner_text()
-    assert "photo.png" in text_of(page, "Answer", "^Not done: ")
+    assert "cannot be read" in toast.inner_text() and str(tmp_path) not in toast.inner_text()
 
 
-def test_class_is_generated_and_drawing_completed(visit):
-    page = visit()
-    page.get_by_label("Model", exact=True).click()
-    page.get_by_role("option", name="labelled: digits, 8 × 8 pixels").click()
-    page.get_by_label("2", exact=True).check()
+def test_link_selects_model_class_seed_and_tab(visit):
+    page = visit(query="&model=labelled&class=2&seed=7&guidance=2.5&tab=generate")
+    page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=WAIT)
     set_number(page, "Steps", 2)
     set_number(page, "Images", 3)
     press(page, "Generate")
-    text_of(page, "Run", "^3 images in .* class 2, guidance 1.5")
+    text_of(page, "Run", "^3 images in .* class 2, guidance 2.5 · labelled · seed 7")
+    page.wait_for_timeout(1000)
+    assert "seed=7" in page.url and "class=2" in page.url
     open_tab(page, "Complete")
     draw(page, down=0.5)
     page.get_by_label("upper half").check()
     set_number(page, "Temperatures", 3)
     press(page, "Complete")
-    text_of(page, "Run", "^Step 3 of 3 · labelled")
+    text_of(page, "Run", "^4 completions in .* labelled")
     assert page.get_by_alt_text("Completions of the drawing").is_visible()
     assert page.evaluate(CLIPPED) == [] and accessibility_violations(page) == []
     page.get_by_label("Model", exact=True).click()
     page.get_by_role("option", name="grey: digits, 8 × 8 pixels").first.click()
     text_of(page, "Run", "^$")  # another model clears the results
-    open_tab(page, "Generate")
-    text_of(page, "Run", "^$")
 
 
 def test_new_choices_clear_toy_and_information(visit):
@@ -190,7 +206,6 @@ def test_new_choices_clear_toy_and_information(visit):
     press(page, "Train")
     text_of(page, "Run", "^Step")
     press(page, "Stop")
-    text_of(page, "Run", "^Stopped · Step")
     page.get_by_label("Method", exact=True).locator("visible=true").click()
     page.get_by_role("option", name=re.compile("^TSM")).locator("visible=true").first.click()
     text_of(page, "Run", "^$")
@@ -215,7 +230,7 @@ def test_new_choices_clear_toy_and_information(visit):
 def test_every_tab_is_accessible_and_fits_the_window(visit, width, theme):
     page, found = visit(width=width, theme=theme), {}
     model = page.get_by_label("Model", exact=True)
-    for tab in (*TABS[:2], "Upload", *TABS[2:5], "Table", TABS[5]):
+    for tab in ("Score", "Upload", *TABS[1:5], "Table", TABS[5]):
         open_tab(page, tab)
         uses_model = tab not in ("Toy", "Mutual information", "Table")
         model.wait_for(state="visible" if uses_model else "hidden", timeout=WAIT)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import COLOUR, GREY, digit, error_of, save_digit, save_picture
+from PIL import Image
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.pictures import to_uint8
+from ebm_app.folders import BUNDLED
 from ebm_app.web import uploads
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
@@ -23,11 +25,11 @@ def read(tmp_path):
 
 
 @pytest.fixture
-def prepare(tmp_path):
+def prepare():
     """Return a function that converts a drawing."""
 
     def prepare(ink, config):
-        return uploads.read_drawing(save_picture(tmp_path / "ink.png", ink), config)[0, 0]
+        return uploads.prepare_drawing(Image.fromarray(ink.astype(np.uint8)), config)[0, 0]
 
     return prepare
 
@@ -44,7 +46,7 @@ def test_upload_is_cropped_averaged_and_rounded(read):
     numbers = np.random.RandomState(0)
     pixels = numbers.randint(0, 256, (32, 48))  # 8 columns on either side are cropped
     mean = pixels[:, 8:40].reshape(8, 4, 8, 4).mean((1, 3))
-    image, note = read(pixels, GREY)
+    image, (note,) = read(pixels, GREY)
     levels = image[0, 0] * 16
     assert torch.equal(levels, levels.round()) and "8x8" in note and "17 levels" in note
     assert np.abs(levels.numpy() - mean / 255 * 16).max() < 0.5 + 16 / 255
@@ -71,13 +73,30 @@ def test_bad_files_give_errors_without_paths(read, tmp_path):
     for path, word in ((tmp_path / "bad.png", "bad.png"), (clear, "transparent")):
         message = error_of(uploads.read_upload, path, GREY)
         assert word in message and str(tmp_path) not in message
-    assert "no image" in error_of(uploads.read_upload, None, GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
     assert "2 channels" in error_of(read, strokes(), two)
-    empty = save_picture(tmp_path / "empty.png", strokes())
-    for path in (None, empty):
-        assert "canvas is empty" in error_of(uploads.read_drawing, path, GREY)
-    assert error_of(uploads.read_drawing, empty, COLOUR) == uploads.NO_COLOUR
+    ink = Image.fromarray(strokes().astype(np.uint8))
+    assert error_of(uploads.prepare_drawing, ink, COLOUR) == uploads.NO_COLOUR
+    for empty in (None, {"composite": None}, {"composite": ink}):
+        assert uploads.read_canvas(empty) is None
+
+
+def test_dark_digit_on_light_is_inverted_exactly(read):
+    levels = to_uint8(digit())[0, ..., 0].repeat(10, 0).repeat(10, 1)
+    image, notes = read(255 - levels, GREY)
+    assert torch.equal(image, digit()) and notes[0] == uploads.INVERTED
+    white, notes = read(np.full((8, 8), 255), GREY)
+    assert white.min() == 1 and not notes
+    image, notes = read(np.full((4, 8), 200) - np.eye(4, 8) * 150, COLOUR)
+    assert uploads.INVERTED not in notes  # only for data sets of digits
+
+
+def test_compression_noise_is_noted(tmp_path):
+    example = Image.open(BUNDLED / "mnist" / "example_4.png").resize((28, 28), 0)
+    for suffix, noted in (("png", False), ("jpeg", True)):
+        example.save(tmp_path / f"digit.{suffix}", quality=90)
+        _, notes = uploads.read_upload(tmp_path / f"digit.{suffix}", MNIST)
+        assert notes == [uploads.COMPRESSED] * noted
 
 
 def test_drawing_is_scaled_like_the_digits(prepare):

@@ -1,0 +1,55 @@
+"""The page: errors of calls, and links."""
+
+import asyncio
+
+import gradio as gr
+import pytest
+from PIL import Image
+from starlette.exceptions import HTTPException
+
+from ebm_app.utils.errors import UserError
+from ebm_app.web import app
+from ebm_app.web.app import BAD_IMAGE, FAILED, describe_failure, link_updates
+from ebm_app.web.link import write_link
+
+
+def test_errors_are_described_without_details(monkeypatch, caplog):
+    assert describe_failure(UserError("no ink")) == "no ink"
+    assert describe_failure(gr.Error("too large")) == "too large"
+    for error in (Image.UnidentifiedImageError("/tmp/a"), Image.DecompressionBombError("/tmp/a")):
+        assert describe_failure(error) == BAD_IMAGE
+    assert describe_failure(ValueError("bad value")) == "Malformed call: bad value"
+    assert not [record for record in caplog.records if record.exc_info]
+
+    async def fail(*args, **kwargs):
+        raise HTTPException(500, "secret")
+
+    monkeypatch.setattr(gr.Blocks, "process_api", fail)
+    monkeypatch.setattr(app, "PACKAGE", app.Path(__file__).parent)
+    with pytest.raises(gr.Error) as caught:
+        asyncio.run(app.Page.process_api(app.Page.__new__(app.Page)))
+    assert caught.value.message == FAILED and "secret" in caplog.text
+
+
+def test_messages_are_escaped_for_the_browser(monkeypatch):
+    async def fail(*args, **kwargs):
+        raise UserError("'<img src=x>' & more")
+
+    monkeypatch.setattr(gr.Blocks, "process_api", fail)
+    with pytest.raises(gr.Error) as caught:
+        asyncio.run(app.Page.process_api(app.Page.__new__(app.Page)))
+    assert caught.value.message == "'&lt;img src=x&gt;' &amp; more"
+
+
+def test_link_sets_valid_values_only():
+    def updates(**parameters):
+        return link_updates(parameters, ["grey", "labelled"], ["score", "generate"])
+
+    model, tab, *rest = updates(
+        **{"model": "labelled", "tab": "generate", "class": "2", "guidance": "2.5", "seed": "7"}
+    )
+    assert model == "labelled" and tab["selected"] == "generate"
+    assert rest == ["2", 2.5, 7, False]
+    bad = updates(model="../x", tab="x", guidance="9", seed="-1")
+    assert all(value == gr.skip() for value in bad)
+    assert '{"tab": "score"}' in write_link("model", tab="score")
