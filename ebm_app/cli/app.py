@@ -5,6 +5,7 @@ python ui/app.py --model runs/digits
 
 import os
 from collections.abc import Sequence
+from threading import Thread
 from typing import Annotated
 
 # Must be set before torch is imported. Idle OpenMP threads sleep instead of spinning: spinning
@@ -59,5 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.model is not None:
         models.load(next(iter(models.folders)))  # report a bad model now instead of on the page
     app = build_app(models, args.seed)
+    # the first visitor does not wait for the first model
+    Thread(target=models.calm, args=(next(iter(models.folders)),), daemon=True).start()
     print(f"{serve(app, args.host, args.port, auth, hosts)} - stop with Ctrl-C", flush=True)
     app.block_thread()

@@ -28,7 +28,10 @@ from ebm_app.cli.app import main
 main(["--model", {model!r}, "--host", "0.0.0.0", "--no_auth"])
 '''
 CARD = """---
-title: Energy-based model of images
+title: "Draw a digit: how likely is it?"
+short_description: Likelihoods and samples from an energy-based model
+license: mit
+tags: [energy-based-model, likelihood, anomaly-detection, image-generation]
 sdk: gradio
 sdk_version: {}
 app_file: app.py

@@ -39,6 +39,8 @@ MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
 ANY, EACH = "any", "one of each"
 #: Key of the settings, as JSON, in the metadata of a PNG
 PNG_KEY = "ebm_app"
+#: Max elements (images times pixels) per step, so that a step takes at most about a second
+MAX_BATCH = 2**16
 #: Min width of an image in pixels, and min seconds between two updates of the gallery
 SIDE, INTERVAL = 128, 0.5
 LABELS = {
@@ -83,7 +85,8 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     settings = {"model": model, "sampler": sampler, "num_images": num_images}
     settings |= {"num_steps": num_steps, "seed": seed, **condition}
     begin = shown = time.perf_counter()
-    steps = {kind.counts: num_steps}
+    size = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
+    steps = {kind.counts: num_steps, "batch_size": size}
     for frame in ebm.iterate_sample(num_images, sampler, seed, **steps, **condition):
         now = time.perf_counter()
         if frame.step in (1, frame.num_steps) or now - shown > INTERVAL:

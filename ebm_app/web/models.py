@@ -67,8 +67,9 @@ class Models:
         """Return the anomaly detector in the folder of a model, or None."""
         return self._load(name).detector
 
-    def calm(self, name: str) -> float:
-        """Return the maximum that anomaly maps of ordinary images exceed in one of ten."""
+    def calm(self, name: str) -> float | None:
+        """Return the maximum that anomaly maps of ordinary images exceed in one of ten; None for a
+        model without a detector."""
         return self._load(name).calm
 
     def _load(self, name: str) -> "LoadedModel":
@@ -98,8 +99,10 @@ class LoadedModel:
             self.detector = detector if detector.is_fitted else None
 
     @cached_property
-    def calm(self) -> float:
+    def calm(self) -> float | None:
         """See ``Models.calm``."""
+        if self.detector is None:
+            return None
         maps = self.detector.explain(self.detector.ordinary[:NUM_CALM])
         return float(np.quantile(maps.max((1, 2)), CALM_QUANTILE))
 

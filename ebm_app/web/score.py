@@ -42,9 +42,8 @@ FIRST, MORE = 1, 4
 UPLOAD = "upload"
 NO_IMAGE = "There is no image. Upload one, or click on an example."
 HINT = (
-    "**Draw a digit: how likely is it?** The answer comes when you lift the pen. The model knows "
-    "the probability of every image, learned by [conditional time score matching]"
-    "(https://arxiv.org/abs/2502.02300)."
+    "The answer comes when you lift the pen. The model gives every image a probability, which it "
+    "learned by [conditional time score matching](https://arxiv.org/abs/2502.02300)."
 )
 FORMATS = (
     "PNG, JPEG, WebP, BMP or TIFF, 8 bits per channel, one frame. The largest centred crop with "
@@ -148,7 +147,8 @@ def mean_likelihood(
             draws, the error is added in quadrature to the standard error of the mean.
         num_dims: number of dimensions of the image.
     """
-    log_prob, errors = (torch.cat([part[at] for part in draws]) for at in (0, 2))
+    log_prob = torch.cat([part.log_prob for part in draws])
+    errors = torch.cat([part.error for part in draws])
     error = standard_error(log_prob) if len(log_prob) > 1 else torch.tensor(math.nan)
     if not ESTIMATORS[estimator].error_is_drawn:
         error = error.hypot(errors.double().square().mean().sqrt())
@@ -186,7 +186,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
                 gr.Markdown(FORMATS)
         with gr.Column(min_width=300):
             text = text_box("Answer", 4, "Draw or upload an image.", elem_id="answer")
-            classes = gr.Label(label="Class", num_top_classes=3, visible=False)
+            options = {"num_top_classes": 3, "visible": False, "elem_classes": "hide-empty"}
+            classes = gr.Label(label="Class", **options)
             where = plot_box("Unusual regions")
             alt_text = "The image after resizing and rounding to the model's levels"
             with gr.Accordion("Details", open=False):

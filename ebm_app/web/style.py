@@ -7,19 +7,11 @@ DESCRIPTION = (
     "and draws images of its own."
 )
 HEAD = f'<meta name="description" content="{DESCRIPTION}">'
-THEME = gr.themes.Soft(
-    primary_hue="teal",
-    secondary_hue="teal",
-    neutral_hue="slate",
-    radius_size="md",
-    font=[gr.themes.LocalFont("IBM Plex Sans"), "ui-sans-serif", "sans-serif"],
-    font_mono=[gr.themes.LocalFont("IBM Plex Mono"), "ui-monospace", "monospace"],
+THEME = gr.themes.Default(
+    primary_hue="teal", secondary_hue="teal", neutral_hue="slate"
 ).set(  # higher contrast than the defaults
     body_text_color_subdued="*neutral_600",
     body_text_color_subdued_dark="*neutral_300",
-    block_label_text_color="*neutral_700",
-    block_title_text_color="*neutral_700",
-    block_info_text_color="*neutral_600",
     button_primary_background_fill="*primary_700",
     button_primary_background_fill_dark="*primary_700",
     button_primary_background_fill_hover="*primary_800",
