@@ -98,25 +98,26 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         model.input(None, model, js=write_link("model"), **AT_ONCE)
 
         def read_link(request: gr.Request) -> list[Any]:
-            return link_updates(request.query_params, list(models.folders), list(top))
+            return link_updates(request.query_params, models, list(top))
 
         app.load(read_link, None, [model, tabs, *linked], **AT_ONCE)
     return app
 
 
-def link_updates(
-    parameters: Mapping[str, str], models: Sequence[str], tabs: Sequence[str]
-) -> list[Any]:
+def link_updates(parameters: Mapping[str, str], models: Models, tabs: Sequence[str]) -> list[Any]:
     """Return the updates of model, tabs, class, guidance, seed and whether every run has a new
     seed, by the parameters of an address. Invalid values change nothing."""
-    name, tab, which = (parameters.get(key) for key in ("model", "tab", "class"))
+    name, tab = parameters.get("model"), parameters.get("tab")
+    if name not in models.folders:
+        name = next(iter(models.folders))
+    which, guided = generate.class_options(name, parameters.get("class"), models=models)
     guidance = read_number(parameters, "guidance", generate.MAX_GUIDANCE)
     seed = read_number(parameters, "seed", MAX_SEED)
     return [
-        name if name in models else gr.skip(),
+        name,
         gr.update(selected=tab) if tab in tabs else gr.skip(),
-        which or gr.skip(),
-        gr.skip() if guidance is None else guidance,
+        which,
+        guided if guidance is None else {**guided, "value": guidance},
         gr.skip() if seed is None else int(seed),
         gr.skip() if seed is None else False,
     ]

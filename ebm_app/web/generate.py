@@ -194,7 +194,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     triggers, update_steps = [sampler.change, model.change], bind(default_steps, models=models)
     gr.on(triggers, update_steps, [model, sampler], steps, **options)
     update_classes = bind(class_options, models=models)
-    gr.on(None, update_classes, [model, which], [which, guidance], **AT_ONCE)
+    model.change(update_classes, [model, which], [which, guidance], **AT_ONCE)
     clear_on([model.change], [event], [images, text])
     return images, [which, guidance, seeds, randomise]
 

@@ -97,7 +97,7 @@ def trace(ebm: EBM, image: Tensor, seed: int = 0) -> Trace | None:
 
 
 def plot_trace(found: Trace) -> Figure:
-    """Plot the time score and its running integral against t."""
+    """Plot the time score and its running integral along the path."""
     figure = Figure(figsize=(7.5, 3.2), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2)
     shares = np.linspace(0, 1, NUM_TIMES)
@@ -106,11 +106,9 @@ def plot_trace(found: Trace) -> Figure:
     left.set(ylabel="time score (nats per arc length)")
     right.plot(shares, found.totals)
     right.set(ylabel="log pₜ(x) (nats)", title=f"ends at {found.bits:.3f} bits per dim")
-    ticks = np.linspace(0, NUM_TIMES - 1, 5).astype(int)
     for axes in (left, right):
         axes.axhline(0, color="grey", lw=0.8)
-        axes.set(xticks=shares[ticks], xticklabels=[f"{t:.3g}" for t in found.times[ticks]])
-        axes.set(xlabel="t, spaced by arc length")
+        axes.set(xlabel="from noise (0) to the image (1), in arc length")
     return figure
 
 

@@ -41,15 +41,15 @@ def test_messages_are_escaped_for_the_browser(monkeypatch):
     assert caught.value.message == "'&lt;img src=x&gt;' &amp; more"
 
 
-def test_link_sets_valid_values_only():
+def test_link_sets_valid_values_only(models):
     def updates(**parameters):
-        return link_updates(parameters, ["grey", "labelled"], ["score", "generate"])
+        return link_updates(parameters, models, ["score", "generate"])
 
-    model, tab, *rest = updates(
-        **{"model": "labelled", "tab": "generate", "class": "2", "guidance": "2.5", "seed": "7"}
-    )
+    values = {"tab": "generate", "class": "2", "guidance": "2.5", "seed": "7"}
+    model, tab, which, guidance, *rest = updates(model="labelled", **values)
     assert model == "labelled" and tab["selected"] == "generate"
-    assert rest == ["2", 2.5, 7, False]
-    bad = updates(model="../x", tab="x", guidance="9", seed="-1")
-    assert all(value == gr.skip() for value in bad)
+    assert which["value"] == "2" and guidance["value"] == 2.5 and rest == [7, False]
+    model, tab, which, guidance, *rest = updates(model="../x", tab="x", guidance="9", seed="-1")
+    assert model == "grey" and which["value"] == "any" and "value" not in guidance
+    assert tab == gr.skip() and rest == [gr.skip()] * 2
     assert '{"tab": "score"}' in write_link("model", tab="score")
