@@ -131,7 +131,8 @@ class Regression(nn.Module):
         w [sum_i (g_i - c_i)^2 + (sum_i g_i - c_i)^2] / (D s^2),
 
     where s is the standard deviation of the terms of ordinary images, and w = 1 / max(1, bits)^2
-    weights errors relative to the bits per dim of the image.
+    weights errors relative to the bits per dim of the image. The weight is that of the predicted
+    bits: one that depended on the noise of the target would bias the prediction.
     """
 
     def __init__(self, network: AmortisedLikelihood) -> None:
@@ -143,7 +144,7 @@ class Regression(nn.Module):
         predicted, _ = self.network(levels)
         excess = (predicted - terms) / self.network.config.std
         num_dims = levels[0].numel()
-        bits = to_bits_per_dim(sum_except_batch(terms), num_dims) / USUAL_BITS
+        bits = to_bits_per_dim(sum_except_batch(predicted.detach()), num_dims) / USUAL_BITS
         squares = sum_except_batch(excess.square()) + sum_except_batch(excess).square()
         return squares / num_dims / bits.clamp(min=1).square()
 
