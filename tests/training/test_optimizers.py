@@ -4,7 +4,7 @@ import torch
 from exact import normal
 from torch import nn
 
-from ebm_app.training.optimizers import OPTIMIZERS, Muon
+from ebm_app.training.optimizers import NEWTON_SCHULZ, OPTIMIZERS, Muon, orthogonalise
 
 
 def test_muon_matches_torch_on_matrices():
@@ -23,6 +23,18 @@ def test_muon_matches_torch_on_matrices():
         other.step()
     assert (ours - theirs).norm() < 0.02 * (ours - before).norm()
     assert torch.equal(filters.flatten(1), ours)
+
+
+def test_newton_schulz_steps_act_on_singular_values():
+    """Stacks of one shorter side are computed together, wide, tall and square ones."""
+    a, b, c = NEWTON_SCHULZ
+    stacks = [normal((2, 6, 9)), normal((3, 9, 6), 1), normal((1, 6, 6), 2), normal((1, 4, 6), 3)]
+    for stack, result in zip(stacks, orthogonalise(stacks), strict=True):
+        left, values, right = torch.linalg.svd(stack, full_matrices=False)
+        values = values / values.norm(dim=1, keepdim=True)
+        for _ in range(5):
+            values = a * values + b * values**3 + c * values**5
+        torch.testing.assert_close(result, left @ (values[..., None] * right))
 
 
 def test_muon_is_adam_on_other_weights():
