@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ebm_app.data.decoded import key_of
 from ebm_app.data.lazy import WORKERS, load_all
 from ebm_app.data.listing import EXTENSIONS, list_folder
 from ebm_app.data.pictures import ToPixels, read_image
@@ -17,7 +18,7 @@ from ebm_app.utils.errors import UserError
 
 
 def read_folder(
-    path: str | Path, to_pixels: ToPixels, skip_bad: bool = False
+    path: str | Path, to_pixels: ToPixels, skip_bad: bool = False, conversion: str | None = None
 ) -> tuple[dict[str, Labelled], dict[str, Any]]:
     """Read all images in a folder and split them.
 
@@ -27,6 +28,7 @@ def read_folder(
     Args:
         to_pixels: converts an image to uint8 (C, H, W).
         skip_bad: leave out files that cannot be read as images.
+        conversion: identifies ``to_pixels`` in the key of a decoded copy; None for no copy.
 
     Returns:
         The splits by name, with their class labels, if any, and the names of their files; and a
@@ -52,7 +54,8 @@ def read_folder(
     def read(index: int) -> Tensor:
         return to_pixels(read_image(files[index]), str(files[index]))
 
-    images = load_all(read, len(files), lambda index: str(files[index]))
+    key = None if conversion is None else key_of(files, conversion)
+    images = load_all(read, len(files), lambda index: str(files[index]), key)
     names = [file.relative_to(folder).as_posix() for file in files]
     report: dict[str, Any] = {"files": len(files), "skipped": listing.skipped}
     report |= {"bad": [str(listing.files[index].relative_to(folder)) for index in bad]}

@@ -1,6 +1,7 @@
 """Image data sets as integer levels, by the name that ``--dataset`` takes."""
 
 import hashlib
+import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ebm_app.data.folder import read_folder
 from ebm_app.data.lazy import Images, image_hashes
-from ebm_app.data.levels import NUM_VALUES, ImageFormat, to_display, to_levels
+from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display, to_levels
 from ebm_app.data.named import DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import HUB, as_images, read_hub
@@ -228,7 +229,8 @@ def load_images(
     if check_argument(ImageFormat | None, "form", form) is not None:
         num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)
     if name.startswith(FOLDER):
-        splits, report = read_folder(name.removeprefix(FOLDER), convert, skip_bad)
+        conversion = json.dumps([resolution, form and image_format(form), sorted(allowed)])
+        splits, report = read_folder(name.removeprefix(FOLDER), convert, skip_bad, conversion)
         return ImageData.from_splits(name, num_levels, splits, report)
     if name.startswith(HUB):
         return ImageData.from_splits(name, num_levels, read_hub(name.removeprefix(HUB), convert))

@@ -1,7 +1,8 @@
-"""Images decoded on demand, for data sets larger than memory; loading of images."""
+"""Images that stay on the disk, for data sets larger than memory; loading of images."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebm_app.data.decoded import DecodedCopy
 from ebm_app.utils.errors import UserError
 
-#: Max bytes of images in memory; larger data sets are decoded in every step
+#: Max bytes of images in memory; larger data sets stay on the disk
 MEMORY = 2**30
 #: Decoding threads; Pillow releases the GIL
 WORKERS = min(16, os.cpu_count() or 1)
@@ -21,6 +23,8 @@ WORKERS = min(16, os.cpu_count() or 1)
 BLOCK = 256
 #: Decodes an image by its index to uint8 (C, H, W)
 Read = Callable[[int], Tensor]
+#: Returns an array of a shape, or None without space
+Allocate = Callable[[tuple[int, ...]], np.ndarray | None]
 
 
 def content_hash(pixels: np.ndarray) -> int:
@@ -39,12 +43,12 @@ def content_hash(pixels: np.ndarray) -> int:
 
 
 class LazyImages:
-    """Images uint8 (N, C, H, W), decoded when they are indexed by a tensor of rows.
+    """Images uint8 (N, C, H, W), read when they are indexed by a tensor of rows.
 
-    A slice decodes nothing. Grey images are expanded to the channels of the data set.
+    A slice reads nothing. Grey images are expanded to the channels of the data set.
 
     Args:
-        read: decodes an image by its index.
+        read: decodes an image by its index, or copies it from a decoded copy.
         rows: indices of the images.
         shape: (C, H, W).
         hashes: hashes of the images by index, see ``content_hash``.
@@ -103,35 +107,63 @@ def image_hashes(images: Images) -> Tensor:
     return torch.tensor([content_hash(image) for image in images.cpu().numpy()], dtype=torch.int64)
 
 
-def load_all(read: Read, num: int, name: Callable[[int], str]) -> Images:
-    """Decode and check images 0..num - 1, and keep them in memory up to ``MEMORY`` bytes.
+def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None = None) -> Images:
+    """Decode and check images 0..num - 1. Up to ``MEMORY`` bytes are kept in memory. More are kept
+    in a file, or decoded when they are needed if there is no key or no space for the file.
 
-    Every image is decoded and hashed once, so that lazy images have hashes.
+    Args:
+        name: maps an index to a name, for errors.
+        key: identifies the images, see ``decoded.key_of``.
 
     Raises:
-        UserError: if the images differ in size; ``name`` maps an index to a name.
+        UserError: if the images differ in size.
     """
-    kept: list[Tensor] | None = []
-    hashes: list[int] = []
-    size, channels, used = None, 1, 0
+    if key is None or num * read(0).numel() <= MEMORY:
+        array, hashes, shape = _decode(read, num, name, _in_memory)
+    else:
+        with DecodedCopy(key) as copy:
+            if copy.read() is None:
+                array, hashes, shape = _decode(read, num, name, copy.allocate)
+                if array is not None:
+                    copy.finish(array, hashes)
+            if (stored := copy.read()) is not None:
+                images, hashes = stored
+                rows, shape = torch.arange(num), tuple(images.shape[1:])
+                return LazyImages(images.__getitem__, rows, shape, hashes)
+    if array is None:
+        return LazyImages(read, torch.arange(num), shape, hashes)
+    return torch.from_numpy(array)
+
+
+def _in_memory(shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return an array for images (N, C, H, W), or None if they exceed ``MEMORY``."""
+    return np.empty(shape, np.uint8) if math.prod(shape) <= MEMORY else None
+
+
+def _decode(
+    read: Read, num: int, name: Callable[[int], str], allocate: Allocate
+) -> tuple[np.ndarray | None, Tensor, tuple[int, ...]]:
+    """Return images (N, C, H, W) in an array of ``allocate``, or None without one, their hashes
+    (N,) and their shape (C, H, W). Grey images are expanded to the channels of the others."""
+    array, hashes, shape = None, torch.empty(num, dtype=torch.int64), (0,)
     with ThreadPoolExecutor(WORKERS) as pool:
         for begin in range(0, num, BLOCK):
             block = range(begin, min(begin + BLOCK, num))
             for index, pixels in zip(block, pool.map(read, block), strict=True):
-                size = pixels.shape[1:] if size is None else size
-                if pixels.shape[1:] != size:
-                    (height, width), (own_height, own_width) = size, pixels.shape[1:]
+                if index and pixels.shape[1:] != shape[1:]:
+                    (height, width), (own_height, own_width) = shape[1:], pixels.shape[1:]
                     raise UserError(
                         f"Images differ in size: '{name(0)}' is {width}x{height} and "
                         f"'{name(index)}' is {own_width}x{own_height}. Resize all to NxN with "
                         "--resolution N."
                     )
-                hashes.append(content_hash(pixels.numpy()))
-                channels, used = max(channels, len(pixels)), used + pixels.numel()
-                if used > MEMORY:
-                    kept = None
-                elif kept is not None:
-                    kept.append(pixels)
-    if kept is None:
-        return LazyImages(read, torch.arange(num), (channels, *size), torch.tensor(hashes))
-    return torch.stack([pixels.expand(channels, -1, -1) for pixels in kept])
+                if len(pixels) > shape[0]:  # the first image, or the first in colour
+                    shape = tuple(pixels.shape)
+                    wider = allocate((num, *shape))
+                    if index and array is not None and wider is not None:
+                        wider[:index] = array[:index]
+                    array = wider
+                if array is not None:
+                    array[index] = pixels.numpy()
+                hashes[index] = content_hash(pixels.numpy())
+    return array, hashes, shape

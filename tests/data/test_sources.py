@@ -73,6 +73,7 @@ def test_hub_folder_gives_its_splits(tmp_path):
 @pytest.mark.process
 def test_training_from_disk_equals_training_from_memory(monkeypatch, tmp_path, image_folder):
     runs, data = {}, {}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for place, memory in (("memory", 2**30), ("disk", 0)):
         monkeypatch.setattr(lazy, "MEMORY", memory)
         data[place] = load_images(f"folder:{image_folder}").train

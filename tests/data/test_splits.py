@@ -1,12 +1,14 @@
 """Splits by content: copies, added files, shares, and sets that are too small."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
 from conftest import error_of
 from PIL import Image
 
-from ebm_app.data import lazy
+from ebm_app.data import decoded, lazy
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.data.lazy import LazyImages, content_hash, image_hashes
 from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, split_by_content
@@ -76,10 +78,20 @@ def test_lazy_images_are_hashed_while_loading(tmp_path, monkeypatch):
     monkeypatch.setattr("ebm_app.data.folder.read_image", lambda f: reads.append(f) or open_(f))
     open_ = Image.open
     monkeypatch.setattr(lazy, "MEMORY", 0)
-    folder = fill(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = fill(tmp_path / "images")
     data = load_images(f"folder:{folder}")
     hashes = image_hashes(data.train)
-    assert isinstance(data.train, LazyImages) and len(reads) == 80
+    assert isinstance(data.train, LazyImages) and len(reads) == 81  # the first one twice
     rows = torch.arange(len(data.train))
     assert hashes.tolist() == [content_hash(x.numpy()) for x in data.train[rows]]
     assert torch.equal(data.train[:5].hashes, hashes[:5])
+    again = load_images(f"folder:{folder}").train  # from the decoded copy
+    assert len(reads) == 82 and torch.equal(again[rows], data.train[rows])
+    os.utime(reads[0])  # a changed file is another data set
+    load_images(f"folder:{folder}")
+    assert len(reads) == 82 + 81
+    monkeypatch.setattr(decoded, "DISK_SHARE", 0.0)
+    os.utime(reads[0])
+    on_demand = load_images(f"folder:{folder}").train
+    assert torch.equal(on_demand[rows], data.train[rows]) and len(reads) > 82 + 2 * 81
