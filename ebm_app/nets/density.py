@@ -35,7 +35,9 @@ ChunkFunction = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 def expand_time(t: Time, x: Tensor) -> Tensor:
     """Return one time per point of ``x`` (B, *): (B,) float64, on the device of ``x``."""
-    return torch.as_tensor(t, dtype=torch.float64, device=x.device).expand(len(x))
+    if isinstance(t, Tensor):
+        return t.to(x.device, torch.float64).expand(len(x))
+    return torch.full((len(x),), t, dtype=torch.float64, device=x.device)
 
 
 def rows_per_call(x: Tensor) -> int:

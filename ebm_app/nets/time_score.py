@@ -40,7 +40,8 @@ TimeInput = Callable[[GaussianPath, tuple[float, float], Tensor], Tensor]
 
 def arc_length_fraction(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
     """Return (tau(t) - tau(t0)) / (tau(t1) - tau(t0)), where tau is the arc length of the path."""
-    start, end = path.arc_length(torch.tensor(interval, dtype=t.dtype, device=t.device))
+    # filled on the device of t: torch.tensor would wait for a GPU
+    start, end = (path.arc_length(torch.full_like(t[:1], time)) for time in interval)
     return (path.arc_length(t) - start) / (end - start)
 
 

@@ -119,14 +119,14 @@ class ProbabilityFlow:
             nonlocal nfe
             nfe += 1
             velocity, divergence = with_divergence(lambda y: self.rate(y, t), point(state), probes)
-            if not velocity.isfinite().all():
-                raise NumericalError(
-                    f"The probability flow is not finite at t = {t}. Check that the training of "
-                    "the model converged and that the settings are in range."
-                )
             return torch.cat([velocity.flatten(1).double(), divergence.T], 1)
 
         for k in range(num_steps):
             own = times[k * intervals : (k + 1) * intervals + 1]
             state = step(lambda index, y, own=own: rate_at(own[index], y), state, h)
             yield FlowState(point(state), k + 1, nfe, state[:, size:].T)
+        if not state.isfinite().all():  # checked once, because a GPU would wait at every check
+            raise NumericalError(
+                f"The probability flow from t = {start} to {end} is not finite. Check that the "
+                "training of the model converged and that the settings are in range."
+            )

@@ -109,7 +109,8 @@ class Task(ABC):
     def batch(self, step: int, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the columns (b, *) of these rows (b,) of the batch of ``step`` = 0, 1, ..., which
         is shared by all processes."""
-        chosen = self.order(step)[rows].to(self.levels.device)
+        on_device = self.levels.device
+        chosen = self.order(step)[rows].to(on_device, non_blocking=on_device.type != "cpu")
         labels = None if self.labels is None else self.labels[chosen]
         levels = self.levels[chosen].to(self.accelerator.device)
         if isinstance(self.levels, LazyImages):  # decoded while the network trains on this batch

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 _LOCK = Lock()
+#: Rows of a batch whose noise is drawn together
+BLOCK = 64
 
 
 def derive_seed(*integers: int) -> int:
@@ -41,8 +43,8 @@ def initial_weights(seed: int) -> Iterator[None]:
 class RowNoise:
     """Random numbers for some rows of a batch that is sharded among processes.
 
-    Every process draws for the whole batch and keeps its rows, so that the numbers do not depend
-    on the number of processes.
+    Each block of 64 rows has a generator of its own, so that the numbers do not depend on the
+    number of processes, and a process draws only the blocks of its rows.
 
     Args:
         rows: indices (b,) in the batch. num: size of the whole batch.
@@ -55,8 +57,16 @@ class RowNoise:
     def __init__(
         self, device: str | torch.device, seed: int, step: int, rows: Tensor, num: int
     ) -> None:
-        self.step, self.rows, self.num = step, rows, num
-        self.generator = make_generator(device, seed, 0, step)
+        self.step, self.rows, self.num, self.device = step, rows, num, device
+        blocks, position = (rows // BLOCK).unique(return_inverse=True)
+        self.blocks = [
+            (min(BLOCK, num - BLOCK * block), make_generator(device, seed, 0, step, block))
+            for block in blocks.tolist()
+        ]
+        drawn = position * BLOCK + rows % BLOCK
+        is_all = torch.equal(drawn, torch.arange(sum(size for size, _ in self.blocks)))
+        # without a copy to the device where a process uses all rows that it draws
+        self.selection = slice(None) if is_all else drawn.to(device, non_blocking=True)
 
     def uniform(self, *shape: int) -> Tensor:
         """Draw uniform numbers in [0, 1) of shape (b, *)."""
@@ -67,6 +77,8 @@ class RowNoise:
         return self._draw(torch.randn, shape)
 
     def _draw(self, sampler: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
-        device = self.generator.device
-        batch = sampler(self.num, *shape[1:], device=device, generator=self.generator)
-        return batch[self.rows.to(device)]
+        parts = [
+            sampler(size, *shape[1:], device=self.device, generator=generator)
+            for size, generator in self.blocks
+        ]
+        return torch.cat(parts)[self.selection]

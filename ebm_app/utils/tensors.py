@@ -31,16 +31,19 @@ def as_tensor(value: Any, what: str) -> Tensor:
 
 
 def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:
-    """Reshape a coefficient (B,) or () so that it broadcasts to ``x`` (B, *), in its dtype and on
-    its device.
+    """Reshape a coefficient (B,) or () so that it broadcasts to ``x`` (B, *), in its dtype.
 
     Times and coefficients are float64, because 1 - t loses its digits in float32 near t = 1. They
-    are rounded to the precision of the data only here.
+    are rounded to the precision of the data only here. The host never waits for a GPU: (B,) is
+    copied to its queue, and a scalar stays on the CPU, because kernels take it as an argument.
     """
     if coefficient.ndim > 1:
         raise ValueError(f"expected shape (B,) or (), got {tuple(coefficient.shape)}")
-    shape = (-1,) + (1,) * (x.ndim - 1) if coefficient.ndim else ()
-    return coefficient.to(dtype=x.dtype, device=x.device).reshape(shape)
+    if not coefficient.ndim:
+        return coefficient.to(x.dtype)
+    is_queued = x.device.type != "cpu"  # the CPU would read a copy before it is complete
+    coefficient = coefficient.to(x.device, x.dtype, non_blocking=is_queued)
+    return coefficient.reshape(-1, *(1,) * (x.ndim - 1))
 
 
 def sum_except_batch(x: Tensor) -> Tensor:
