@@ -44,7 +44,7 @@ Moment = Annotated[Float, Ge(1e-6), Le(1e6)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 Width = Annotated[Int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MAX_RESOLUTIONS)]
-Layers = Annotated[Int, Ge(1), Le(16)]
+Layers = Annotated[Int, Ge(1), Le(32)]
 Classes = Annotated[Int, Ge(0), Le(100_000)]
 LogSNR = Annotated[Float, Ge(-20), Le(20)]
 Resolution = Annotated[Int, Ge(0), Lt(MAX_RESOLUTIONS)]
@@ -203,10 +203,6 @@ class LoopConfig:
     compile: Literal["inductor", "aot_eager", "eager"] | None = advanced(
         "backend of torch.compile for the training step", None
     )
-    ddp_args: tuple[str, ...] = advanced(
-        "options of DistributedDataParallel, such as comm_hook=bf16 find_unused_parameters=true",
-        (),
-    )
     checkpointing_steps: PositiveInt | None = setting(
         "steps between checkpoints; a twentieth of the run if not given", None
     )
@@ -244,7 +240,7 @@ class TrainingConfig(LoopConfig):
         "arc_length",
     )
     label_dropout: Share = advanced("share of the class labels dropped in training", 0.4)
-    augmentation: str = setting("augmentation of training images: none, affine", "none")
+    augmentation: str = setting("augmentation of training images: none, flip, affine", "none")
     stein_factor: NonNegative = advanced(
         "weight of the Stein head in the loss; 0 trains none", 1.0
     )

@@ -10,7 +10,6 @@ ADDED: dict[str, Any] = {
     "label_dropout": 0.4,
     "gradient_checkpointing": False,
     "compile": None,
-    "ddp_args": [],
     "network": "unet",
     "num_classes": 0,
     "early": None,
@@ -21,6 +20,7 @@ ADDED: dict[str, Any] = {
 OLD_KEYS = {
     "residual": "calibration",
     "palette": None,
+    "ddp_args": None,
     "space_arguments": None,
     "arguments": None,
 }

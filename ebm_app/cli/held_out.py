@@ -50,7 +50,9 @@ class HeldOutFlags(ImageFlags):
     """Flags of a command that evaluates the density of a model on images."""
 
     repeats: Draws = setting("dequantisation draws per image", 4)
-    batch_size: BatchSize = setting("images per batch", 128)
+    batch_size: BatchSize | None = setting(
+        "images per network call; as many as fit in 2^17 elements if not given", None
+    )
     eps: Margin | None = setting(
         "margin: log p is evaluated at t = 1 - eps; the model's own if not given", None
     )

@@ -19,12 +19,22 @@ from ebm_app.utils.random import RowNoise
 
 class NoAugmentation:
     """Identity. Subclasses transform levels (B, C, H, W) at random, and return them with
-    conditions (B, dim) that are zero where nothing changed."""
+    conditions (B, dim) that are zero for images of the data."""
 
     dim: ClassVar[int] = 0
 
     def __call__(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, Tensor]:
         return levels, torch.zeros(len(levels), 0, device=levels.device)
+
+
+class Flip(NoAugmentation):
+    """Mirror an image horizontally with probability 1/2. There is no condition: mirrored images
+    count as data, and the model learns a density of both."""
+
+    def __call__(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, Tensor]:
+        chosen = noise.uniform(len(levels), 1, 1, 1) < 0.5
+        mirrored = torch.where(chosen, levels.flip(-1), levels)
+        return mirrored, torch.zeros(len(levels), 0, device=levels.device)
 
 
 class Affine(NoAugmentation):
@@ -56,4 +66,8 @@ class Affine(NoAugmentation):
         return torch.where(mask, changed.round().to(levels.dtype), levels), condition
 
 
-AUGMENTATIONS: dict[str, type[NoAugmentation]] = {"none": NoAugmentation, "affine": Affine}
+AUGMENTATIONS: dict[str, type[NoAugmentation]] = {
+    "none": NoAugmentation,
+    "flip": Flip,
+    "affine": Affine,
+}

@@ -16,6 +16,9 @@ from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.utils.processes import Wrap, sharded
 from ebm_app.utils.tensors import standard_error
 
+#: Images between two updates of the progress bar, by default
+BATCH_SIZE = 128
+
 
 class ImageBits(NamedTuple):
     """Bits per dim of N images.
@@ -36,7 +39,7 @@ def bits_of_images(
     model: EBM | Flow,
     levels: Tensor,
     noise: Tensor,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     wrap: Wrap = iter,
     labels: Tensor | None = None,
     **options: Any,
@@ -47,10 +50,14 @@ def bits_of_images(
         levels: grey levels (N, C, H, W).
         noise: uniform numbers (K, N, C, H, W) for all images, so that the result depends neither
             on the batches nor on the number of processes.
+        batch_size: images per network call; if None, the model's default.
         wrap: wraps the batches, for a progress bar.
         labels: class labels (N,), for log P(image | label).
         options: further arguments of ``model.likelihood``.
     """
+
+    if batch_size is not None and isinstance(model, EBM):  # a flow evaluates all of its images
+        options["batch_size"] = batch_size
 
     def columns_of(rows: Tensor) -> Tensor:
         conditions = {} if labels is None else {"labels": labels[rows]}
@@ -58,7 +65,8 @@ def bits_of_images(
         nfe = torch.full_like(result.error, result.nfe)
         return torch.stack([result.bits_per_dim, result.error, nfe], 1)
 
-    table = sharded(accelerator, len(levels), 3, batch_size, columns_of, wrap)
+    size = batch_size or BATCH_SIZE
+    table = sharded(accelerator, len(levels), 3, size, columns_of, wrap)
     return ImageBits(*table.unbind(1))
 
 
@@ -69,7 +77,7 @@ def bits_by_estimator(
     noise: Tensor,
     estimator: Estimator,
     dequantiser: Dequantiser,
-    batch_size: int,
+    batch_size: int | None,
     **options: Any,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Return the bits per dim (N,) of images by one estimator, and the figures of a table.

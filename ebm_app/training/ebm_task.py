@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 
 from ebm_app.config import Calibration, EBMConfig, LoopConfig, TrainingConfig
@@ -19,13 +20,16 @@ from ebm_app.flow import Flow
 from ebm_app.likelihood import VariationalBound
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Objective
+from ebm_app.objectives.regression import OBJECTIVES, TSM, WEIGHTINGS, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
 from ebm_app.training.tasks import Task
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.random import RowNoise, make_generator
 from ebm_app.utils.tensors import standard_error
 
+#: Backends of torch.compile that run the code as it is
+UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
 #: Draws of the variational bound per node, for the calibration
 BOUND_DRAWS = 16
 
@@ -68,6 +72,12 @@ class PathTask(Task):
         config: LoopConfig,
         data: ImageData,
     ) -> None:
+        twice = ebm.config.prediction == ENERGY or isinstance(objective, TSM)
+        if twice and accelerator.state.dynamo_plugin.backend not in UNCOMPILED:
+            raise UserError(
+                "torch.compile cannot differentiate twice, which energy networks and the "
+                "objective tsm need. Leave out --compile."
+            )
         ebm.to(accelerator.device)
         super().__init__(accelerator, ebm, TimeScoreLoss(ebm.model, objective), config, data)
         self.sampler: TimeSampler = ArcLength(ebm.model.path, ebm.config.eps)
@@ -77,9 +87,8 @@ class PathTask(Task):
         u1 = ebm.dequantiser.training_points(levels, ebm.cells, uniform)
         u0 = noise.normal(*u1.shape)
         generator = make_generator("cpu", self.config.seed, 1, noise.step)
-        times = self.sampler.sample(noise.num, generator)
-        t, weight = (column[noise.rows].to(levels.device) for column in times)
-        return u0, u1, t, weight
+        times = torch.stack(self.sampler.sample(noise.num, generator))[:, noise.rows]
+        return u0, u1, *times.to(levels.device, non_blocking=levels.device.type != "cpu")
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         if self.model.config.prediction != ENERGY:

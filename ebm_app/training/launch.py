@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
@@ -37,7 +37,6 @@ from ebm_app.utils.processes import (
     shut_down,
     stop_with_launcher,
 )
-from ebm_app.utils.registry import settings_of_each
 
 #: Lock file: one training run per output folder
 LOCK = ".lock"
@@ -114,14 +113,12 @@ def check_processes(num: int, expected: int | None) -> None:
 @contextmanager
 def set_up(config: LoopConfig, options: RunOptions) -> Iterator[tuple[Accelerator, Output]]:
     """Set up the processes and the output folder, which stays locked while the context is open."""
-    ddp = settings_of_each({"ddp_args": DistributedDataParallelKwargs}, config.ddp_args)
     accelerator = make_accelerator(
         config.mixed_precision,
         options.device,
         project_dir=str(options.output_dir),
         log_with=None if config.report_to == "jsonl" else config.report_to,
         dynamo_backend=config.compile,
-        kwargs_handlers=[DistributedDataParallelKwargs(**ddp["ddp_args"])],
     )
     check_processes(accelerator.num_processes, options.expect_processes)
     stop_with_launcher()

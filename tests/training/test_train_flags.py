@@ -15,7 +15,10 @@ ERRORS = {
     "dual with labels": (["--objective", "dual", "--classes", "all"], "classes"),
     "tsm with head": (["--objective", "tsm"], "--stein_factor 0"),
     "eps": (["--eps", "0.7"], "eps.*0.5"),
-    "ddp": (["--ddp_args", "comm_hook=x"], "'no', 'fp16', 'bf16'"),
+    "compiled tsm": (
+        "--objective tsm --stein_factor 0 --compile inductor".split(),
+        "Leave out --compile",
+    ),
     "decay": (["--lr_decay_steps", "5"], "constant_with_warmup"),
     "no checkpoint": (["--resume_from_checkpoint", "latest"], "no intact checkpoint"),
 }
