@@ -44,9 +44,9 @@ class Arguments(CommonFlags, ModelFlag):
         None,
     )
     sampler_args: tuple[str, ...] = setting(
-        "other settings KEY=VALUE of the sampler. All: end_variance=0.001; dpm: noise=0; "
-        "annealed_hmc: schedule=arc_length, steps_per_temperature=1, num_leapfrog_steps=4, "
-        "final_steps=5, step_size=0.5, score=head, acceptance=work",
+        "other settings KEY=VALUE of the sampler. All: end_variance=0.001; dpm: noise=0; pf_ode: "
+        "num_probes=None; annealed_hmc: schedule=arc_length, steps_per_temperature=1, "
+        "num_leapfrog_steps=4, final_steps=5, step_size=0.5, score=head, acceptance=work",
         (),
     )
     output_dir: Path = setting("folder for the images", Path("runs/samples"))

@@ -41,9 +41,8 @@ def read_folder(
     if not os.path.isdir(folder):
         raise UserError(f"There is no folder '{folder}'. Check the path after 'folder:'.")
     listing = list_folder(folder)
-    keep = list(range(len(listing.files)))
-    bad = unreadable(listing.files) if skip_bad else []
-    keep = [index for index in keep if index not in set(bad)]
+    bad = unreadable(listing.files) if skip_bad else set()
+    keep = [index for index in range(len(listing.files)) if index not in bad]
     files = [listing.files[index] for index in keep]
     if len(files) < MIN_IMAGES:
         raise UserError(
@@ -57,14 +56,18 @@ def read_folder(
     key = None if conversion is None else key_of(files, conversion)
     images = load_all(read, len(files), lambda index: str(files[index]), key)
     names = [file.relative_to(folder).as_posix() for file in files]
-    report: dict[str, Any] = {"files": len(files), "skipped": listing.skipped}
-    report |= {"bad": [str(listing.files[index].relative_to(folder)) for index in bad]}
-    report["notes"] = listing.notes
+    report: dict[str, Any] = {
+        "files": len(files),
+        "skipped": listing.skipped,
+        "bad": [str(listing.files[index].relative_to(folder)) for index in sorted(bad)],
+        "notes": listing.notes,
+    }
     labels = None
     if listing.classes:
         classes = [listing.classes[index] for index in keep]
         report["classes"] = dict(sorted(Counter(classes).items()))
-        labels = torch.tensor([[*report["classes"]].index(name) for name in classes])
+        number = {name: label for label, name in enumerate(report["classes"])}
+        labels = torch.tensor([number[name] for name in classes])
     part = Labelled(images, labels, names)
     if not listing.splits:
         return split_by_content(part), report
@@ -77,7 +80,7 @@ def read_folder(
     return splits, report
 
 
-def unreadable(files: list[Path]) -> list[int]:
+def unreadable(files: list[Path]) -> set[int]:
     """Return the indices of files that cannot be read as images."""
 
     def is_bad(file: Path) -> bool:
@@ -88,4 +91,4 @@ def unreadable(files: list[Path]) -> list[int]:
         return False
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        return [index for index, bad in enumerate(pool.map(is_bad, files)) if bad]
+        return {index for index, bad in enumerate(pool.map(is_bad, files)) if bad}
