@@ -110,7 +110,7 @@ class VariationalBound(PointEstimator):
     ``error`` is the standard error over the noise. It is estimated from the differences of
     |e - e_s|^2 - |g(e)|^2 between neighbouring nodes, row by row of an image (the whole last
     dimension): the rows are treated as uncorrelated. The means of neighbouring nodes differ too,
-    which makes it slightly too large.
+    which makes it slightly too large, and up to twice for a model without a predicted variance.
 
     Sources: Song et al. 2021, arXiv:2101.09258, theorem 3; Kingma et al. 2021, arXiv:2107.00630,
     for l.
