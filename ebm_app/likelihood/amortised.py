@@ -30,7 +30,7 @@ from ebm_app.nets.unet import UNet
 from ebm_app.pretrained import PretrainedModel, fingerprint
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import NonNegative, Number, NumLevels, Positive, configuration
-from ebm_app.utils.files import write_tensors
+from ebm_app.utils.files import read_json, write_tensors
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Channels of the features from which the terms are predicted
@@ -199,7 +199,12 @@ class Amortised(Estimator):
 
     @classmethod
     def supports(cls, model: object) -> bool:
-        return isinstance(model, PathDensity) and _folder_of(model, None) is not None
+        """Return whether a model has a calibrated network that was distilled from its weights."""
+        if not isinstance(model, PathDensity) or (folder := _folder_of(model, None)) is None:
+            return False
+        config = read_json(folder / CONFIG_FILE)
+        is_calibrated = config.get("calibration") is not None
+        return is_calibrated and config.get("teacher") == fingerprint(model.model)
 
     def log_prob_of_levels(
         self,

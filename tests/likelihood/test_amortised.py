@@ -8,7 +8,12 @@ from conftest import error_of
 
 from ebm_app import EBM
 from ebm_app.config import UNetConfig
-from ebm_app.likelihood.amortised import AmortisedConfig, AmortisedLikelihood, ErrorTable
+from ebm_app.likelihood.amortised import (
+    Amortised,
+    AmortisedConfig,
+    AmortisedLikelihood,
+    ErrorTable,
+)
 from ebm_app.pretrained import fingerprint
 from ebm_app.utils.random import initial_weights
 
@@ -90,10 +95,11 @@ def test_model_without_a_network_names_the_command(tmp_path):
     EBM.from_pretrained("digits").save_pretrained(tmp_path)
     ebm = EBM.from_pretrained(tmp_path)
     message = error_of(ebm.likelihood, LEVELS, estimator="amortised")
-    assert "train/distill.py" in message
+    assert "train/distill.py" in message and not Amortised.supports(ebm.density)
 
 
 def test_network_of_other_weights_is_refused(ebm, tmp_path):
     changed = EBM(replace(ebm.config))
     changed.density.folder = ebm.density.folder
     assert "other weights" in error_of(changed.likelihood, LEVELS, estimator="amortised")
+    assert Amortised.supports(ebm.density) and not Amortised.supports(changed.density)
