@@ -26,7 +26,7 @@ class ImageBits(NamedTuple):
     Attributes:
         bits_per_dim: (N,).
         error: (N,), error of the estimator in nats; NaN if unknown.
-        nfe: (N,), network evaluations.
+        nfe: (N,), network passes, see ``Likelihood``.
     """
 
     bits_per_dim: Tensor
