@@ -6,7 +6,7 @@ function evaluations (nfe).
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -70,23 +70,6 @@ def rule_on(num_nodes: int, start: float, end: float) -> Rule:
     return Rule(start + half * (rule.nodes + 1), half * rule.weights, half * rule.coarse_weights)
 
 
-def solve_by_scipy(
-    rate: Rate, zero: Tensor, start: float, end: float, rtol: float, atol: float
-) -> Tensor:
-    """Return y(end) by SciPy's Dormand-Prince method, the paper's choice (appendix F.2)."""
-    from scipy.integrate import solve_ivp  # takes half a second to import
-
-    def evaluate(t: float, _: np.ndarray) -> np.ndarray:
-        time = torch.tensor(t, dtype=torch.float64, device=zero.device)
-        return rate(time).detach().cpu().numpy()
-
-    y0 = zero.cpu().numpy()
-    solution = solve_ivp(evaluate, (start, end), y0, t_eval=(end,), rtol=rtol, atol=atol)
-    if not solution.success:
-        raise NumericalError(solution.message)
-    return torch.from_numpy(solution.y[:, -1]).to(zero.device)
-
-
 def integrate(
     rate: Rate,
     start: float,
@@ -95,7 +78,8 @@ def integrate(
     rtol: float = 1e-6,
     atol: float = 1e-6,
 ) -> Integral:
-    """Integrate adaptively: solve y' = rate(t) in float64.
+    """Integrate adaptively: solve y' = rate(t) in float64 by SciPy's Dormand-Prince method, the
+    paper's choice (appendix F.2).
 
     The whole batch shares one step size, so that a value depends on the rest of its batch within
     the tolerance. The reported error is the tolerance, atol + rtol |y|. The rate is only evaluated
@@ -108,26 +92,32 @@ def integrate(
         NumericalError: if the rate is not finite, the tolerance cannot be reached, or
             ``MAX_EVALUATIONS`` is exceeded.
     """
-    zero = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
+    from scipy.integrate import solve_ivp  # takes half a second to import
+
+    zero, nfe = torch.zeros(like.shape, dtype=torch.float64, device=like.device), 0
     if start == end or not len(like):
         return Integral(zero, zero, 0)
-    nfe, low, high = 0, min(start, end), max(start, end)
 
-    def checked_rate(t: Tensor) -> Tensor:
+    def fail(reason: str) -> NoReturn:
+        raise NumericalError(
+            f"The integral from {start} to {end} failed: {reason}. Loosen the tolerance or use "
+            "fixed nodes, unless the training of the model has diverged."
+        )
+
+    def checked_rate(t: float, _: np.ndarray) -> np.ndarray:
         nonlocal nfe
         nfe += 1
         if nfe > MAX_EVALUATIONS:
-            raise NumericalError(f"{MAX_EVALUATIONS} evaluations are not enough")
-        value = rate(t.clamp(low, high))
+            fail(f"{MAX_EVALUATIONS} evaluations are not enough")
+        time = min(max(t, min(start, end)), max(start, end))
+        value = rate(torch.tensor(time, dtype=torch.float64, device=like.device))
         if not value.isfinite().all():  # the step size would shrink forever
-            raise NumericalError(f"the integrand is not finite at t = {t.item()}")
-        return value.double()
+            fail(f"the integrand is not finite at t = {t}")
+        return value.detach().double().cpu().numpy()
 
-    try:
-        value = solve_by_scipy(checked_rate, zero, start, end, rtol, atol)
-    except NumericalError as error:
-        raise NumericalError(
-            f"The integral from {start} to {end} failed: {error}. Loosen the tolerance or use "
-            "fixed nodes, unless the training of the model has diverged."
-        ) from error
+    options = {"t_eval": (end,), "rtol": rtol, "atol": atol}
+    solution = solve_ivp(checked_rate, (start, end), zero.cpu().numpy(), **options)
+    if not solution.success:
+        fail(solution.message)
+    value = torch.from_numpy(solution.y[:, -1]).to(like.device)
     return Integral(value, atol + rtol * value.abs(), nfe)
