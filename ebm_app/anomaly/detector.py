@@ -19,7 +19,14 @@ from ebm_app.anomaly.features import (
     to_model_levels,
 )
 from ebm_app.anomaly.p_values import conformal_p_values
-from ebm_app.anomaly.scores import RANKS, SCORES, log_rank
+from ebm_app.anomaly.scores import (
+    NUM_FOLDS,
+    RANKS,
+    SCORES,
+    cross_fitted_ranks,
+    cross_fitted_scores,
+    log_rank,
+)
 from ebm_app.data.lazy import image_hashes
 from ebm_app.data.splits import first_copies
 from ebm_app.ebm import EBM
@@ -61,14 +68,14 @@ class Findings(NamedTuple):
 class AnomalyDetector:
     r"""Detect images that are unusual under a model, with scikit-learn's conventions.
 
-    ``fit`` splits the images: the first half fits the scores, the next quarter provides the
-    reference for ranks and maps, the last quarter calibrates. With n calibration scores s_i, the
-    p-value of an image with score s is
+    ``fit`` scores each of n images by states fitted to the other four fifths of them, and the
+    image of a user by states fitted to all. With the scores s_i of the n images, the p-value of
+    an image with score s is
 
-        p = (1 + #{i: s_i <= s}) / (n + 1),
+        p = (1 + #{i: s_i <= s}) / (n + 1).
 
-    and P(p <= a) <= a for images from the distribution of the calibration images, whatever the
-    score (Bates et al. 2023, arXiv:2104.08279).
+    For ordinary images P(p <= a) is about a, and at most a if a fifth of the images does not
+    change the states (cross-conformal prediction, Vovk 2015, arXiv:1208.0806).
 
     >>> detector = AnomalyDetector("digits")
     >>> detector.predict(torch.zeros(1, 1, 8, 8), false_alarm_rate=0.05)
@@ -129,18 +136,18 @@ class AnomalyDetector:
                 "distinct. Add images."
             )
         features = extract_features(self.model, images)
-        half, three_quarters = len(images) // 2, 3 * len(images) // 4
-        first, second = features.rows(0, half), features.rows(half, three_quarters)
-        third = features.rows(three_quarters, len(images))
-        smooth = _smoothed_residuals(second)
+        smooth = _smoothed_residuals(features)
         num_stored = max(1, MAX_STORED // math.prod(self.model.config.image_shape))
-        fitted = {"usual": torch.stack([smooth.mean(0), smooth.std(0)])}
+        fitted = {
+            "usual": torch.stack([smooth.mean(0), smooth.std(0)]),
+            "kept": images[:num_stored].cpu().clone(),
+        }
         for name, score in SCORES.items():
-            state = score.fit(first)
+            state = score.fit(features) | {"calibration": cross_fitted_scores(score, features)}
             fitted |= {f"{name}.{key}": value for key, value in state.items()}
-            fitted[f"{name}.reference"] = score(second, state)
-            fitted[f"{name}.calibration"] = score(third, state)
-        self._fitted = {**fitted, "kept": images[:num_stored].cpu().clone()}
+        calibration = [fitted[f"{name}.calibration"] for name in SCORES]
+        fitted[f"{RANKS}.calibration"] = cross_fitted_ranks(calibration)
+        self._fitted = fitted
         return self
 
     def score_samples(self, images: Any) -> np.ndarray:
@@ -181,6 +188,11 @@ class AnomalyDetector:
         distances = (stored.float() - levels).square().flatten(1).sum(1)
         return stored[distances.argsort()[: check_argument(PositiveInt, "num", num)]]
 
+    @property
+    def smallest_p_value(self) -> float:
+        """1 / (n + 1) for n calibration images. No smaller false-alarm rate is supported."""
+        return 1 / (1 + len(self._calibration()))
+
     def threshold(self, false_alarm_rate: float) -> float:
         """Return the score below which images are unusual at a false-alarm rate.
 
@@ -193,8 +205,7 @@ class AnomalyDetector:
         if index < 1:
             raise UserError(
                 f"A false-alarm rate of {rate:g} needs {np.ceil(1 / rate) - 1:.0f} calibration "
-                f"images, got {len(scores)}. Raise the rate, or fit to more images, of which a "
-                "quarter calibrates."
+                f"images, got {len(scores)}. Raise the rate, or fit to more images."
             )
         return scores[index - 1].item()
 
@@ -259,17 +270,18 @@ class AnomalyDetector:
 
     def _provenance(self) -> dict[str, Any]:
         levels = [*SYMMETRY_LEVELS, *OTHER_LEVELS]
-        return {"weights": fingerprint(self.model), "levels": levels}
+        scores = {"scores": list(SCORES), "folds": NUM_FOLDS}
+        return {"weights": fingerprint(self.model), "levels": levels, **scores}
 
     def _combine(self, single: dict[str, Tensor]) -> Tensor:
         """Return the detector's score (B,) from single scores by name."""
         if self.score != RANKS:
             return single[self.score]
-        return sum(log_rank(single[name], self._state(name)["reference"]) for name in SCORES)
+        return sum(log_rank(single[name], self._state(name)["calibration"]) for name in SCORES)
 
     def _calibration(self) -> Tensor:
         """Return the detector's scores (n,) of the calibration images."""
-        return self._combine({name: self._state(name)["calibration"] for name in SCORES})
+        return self._state(self.score)["calibration"]
 
     def _state(self, name: str = "") -> dict[str, Tensor]:
         """Return the fitted tensors of one score by their short names, or all of them."""

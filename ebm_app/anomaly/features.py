@@ -48,9 +48,9 @@ class Features(NamedTuple):
     time_scores: Tensor
     losses: Tensor
 
-    def rows(self, begin: int, end: int) -> "Features":
-        """Return the features of images ``begin`` to ``end``."""
-        return Features(*(column[begin:end] for column in self))
+    def select(self, rows: Tensor) -> "Features":
+        """Return the features of the images ``rows``, a mask (B,) or indices."""
+        return Features(*(column[rows] for column in self))
 
     def normalised(self) -> Tensor:
         """Return squared residuals over their predicted variance (B, n, H, W): 1 on average."""

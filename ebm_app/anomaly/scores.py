@@ -6,7 +6,7 @@ As in scikit-learn, a lower score is more anomalous. A score's state is a dict o
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -85,8 +85,33 @@ SCORES: dict[str, Score] = {
 }
 #: Name of the default score: the sum of the log ranks of all scores.
 RANKS = "ranks"
+#: Folds of the images that ``AnomalyDetector.fit`` scores by states fitted to the others.
+NUM_FOLDS = 5
 #: Share of the reference scores to which the exponential tail is fitted.
 TAIL = 0.1
+
+
+def fold_masks(num: int) -> list[Tensor]:
+    """Return the masks (N,) of ``NUM_FOLDS`` folds of N images."""
+    return [torch.arange(num) % NUM_FOLDS == fold for fold in range(NUM_FOLDS)]
+
+
+def cross_fitted_scores(score: Score, features: Features) -> Tensor:
+    """Return the scores (N,) of images, each by the state fitted to the images of other folds."""
+    scores = torch.empty(len(features.losses), dtype=torch.float64)
+    for fold in fold_masks(len(scores)):
+        state = score.fit(features.select(~fold))
+        scores[fold] = score(features.select(fold), state)
+    return scores
+
+
+def cross_fitted_ranks(scores: Sequence[Tensor]) -> Tensor:
+    """Return the sums (N,) of the log ranks of several scores (N,) of the same images, each rank
+    among the images of other folds."""
+    ranks = torch.empty_like(scores[0])
+    for fold in fold_masks(len(ranks)):
+        ranks[fold] = sum(log_rank(score[fold], score[~fold]) for score in scores)
+    return ranks
 
 
 def check_finite(values: Tensor, kind: str) -> None:

@@ -16,6 +16,7 @@ COMMANDS = {
     "bpd": "compute bits per dim on held-out images",
     "compare": "compare the settings and the bits per dim of two models",
     "ais": "estimate log Z with annealed chains",
+    "anomaly": "test which images of a folder are unusual, or fit a detector",
     "selftest": "check a model against identities of exact models",
     "classify": "measure the accuracy of a class-conditional model",
     "samplers": "compare samplers by quality and cost",

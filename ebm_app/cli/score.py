@@ -101,7 +101,9 @@ def name_of(file: Path, folder: Path) -> str:
     return os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")
 
 
-def append_rows(path: Path, rows: Sequence[Sequence[Any]], is_first: bool) -> None:
+def append_rows(
+    path: Path, rows: Sequence[Sequence[Any]], is_first: bool, columns: Sequence[str] = COLUMNS
+) -> None:
     """Append a batch of rows to a table. The first batch replaces an earlier table, and an
     interrupted run keeps the batches written so far."""
     if is_first:
@@ -110,7 +112,7 @@ def append_rows(path: Path, rows: Sequence[Sequence[Any]], is_first: bool) -> No
     mode = "x" if is_first else "a"
     with name_in_errors(path), path.open(mode, encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerows([COLUMNS, *rows] if is_first else rows)
+        table.writerows([columns, *rows] if is_first else rows)
 
 
 def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list[float | str]]:

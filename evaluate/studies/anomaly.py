@@ -1,17 +1,20 @@
 """Benchmark of anomaly detection on the held-out images of a model.
 
 python evaluate/anomaly.py mnist --limit 300
-python evaluate/anomaly.py mnist --fit 2000 --output_dir runs/mnist-detector
 
-The first table has the area under the ROC curve (AUROC) for each kind of unusual image, beside
-that of scikit-learn's detectors on pixels. The second table measures how well anomaly maps locate
-an inserted part: the area under the precision-recall curve of its n pixels (AUPR), and the share
-of inserted pixels among the n pixels with the highest values. anomaly.png shows an image of each
-kind and its map. With --fit, a detector is fitted to validation images and saved instead.
+The first table has the area under the ROC curve (AUROC) for each kind of unusual image: by the
+log-likelihood of ``--num_likelihoods`` images, by the detector, and by those of scikit-learn and,
+if it is installed, pyod on pixels. The second table measures how well anomaly maps locate an
+inserted part: the area under the precision-recall curve of its n pixels (AUPR), and the share of
+inserted pixels among the n pixels with the highest values. anomaly.png shows an image of each kind
+and its map.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,9 +29,13 @@ from ebm_app.utils.fields import AtLeastTwo, Count, configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
-from studies.unusual_images import INSERTED, UNUSUAL, unusual_images
+from studies.unusual_images import INSERTED, kinds_of, unusual_images
 
 FALSE_ALARM_RATES = (0.01, 0.05, 0.1)
+#: Arguments of a likelihood by one draw of the noise at each node
+ONE_DRAW = {"estimator": "elbo", "num_draws": 1}
+#: Detectors of pyod
+PYOD = ("ECOD", "COPOD", "HBOS", "KNN", "INNE")
 #: Validation images to fit the other detectors, and this package's if it is not fitted yet.
 NUM_FITTED = 2000
 
@@ -42,45 +49,48 @@ class Arguments(CommonFlags, ModelFlag):
     num_unusual: Annotated[AtLeastTwo, arg(aliases=["--odd"])] = setting(
         "unusual images of each kind, made from the first test images", 250
     )
-    fit: Count = setting("fit a detector to this many validation images and save it", 0)
-    output_dir: Path = setting("folder of the record or the detector", Path("runs/anomaly"))
+    num_likelihoods: Count = setting("images of each kind whose log-likelihood is computed", 0)
+    output_dir: Path = setting("folder of the record and the figure", Path("runs/anomaly"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Fit a detector, or measure it on every kind of unusual image."""
+    """Measure a detector on every kind of unusual image."""
     args = parse(Arguments, __doc__, argv)
     detector = AnomalyDetector(args.model, device=resolve_device(args.device))
     config = detector.model.config
     data = images_for(config, config.dataset, args.data_root)
-    if args.fit:
-        args.output_dir.mkdir(parents=True, exist_ok=True)
-        levels = data.validation[: args.fit]
-        about = {"dataset": data.name, "split": "validation", "num_images": len(levels)}
-        detector.fit(levels).save(args.output_dir, **about)
-        return about
     output = Output(args.output_dir / "anomaly.json", args)
     fitted, ordinary = data.validation[:NUM_FITTED], data.display(data.test[: args.limit])
     if not detector.is_fitted:
         detector.fit(fitted)
     source = ordinary[: args.num_unusual]
     labels = None if data.labels is None else data.split_labels("test")[: len(source)]
-    begin, found = time.perf_counter(), detector.examine(ordinary)
+    begin, result = time.perf_counter(), detector.examine(ordinary)
+    rates = [rate for rate in FALSE_ALARM_RATES if rate >= detector.smallest_p_value]
     metrics = {
         "num_images": len(ordinary),
         "seconds_per_image": (time.perf_counter() - begin) / len(ordinary),
-        "false_alarms": {str(r): float((found.p_value <= r).mean()) for r in FALSE_ALARM_RATES},
+        "false_alarms": {str(rate): float((result.p_value <= rate).mean()) for rate in rates},
         "rows": {},
     }
+    scores = {"detector": result.score}
     others = fit_other_detectors(data.display(fitted).flatten(1).numpy(), args.seed)
-    scores = {name: score(ordinary.flatten(1).numpy()) for name, score in others.items()}
+    scores |= {name: score(ordinary.flatten(1).numpy()) for name, score in others.items()}
+    likelihoods = ordinary[: args.num_likelihoods]
+    if len(likelihoods):
+        scores["likelihood"] = detector.model.log_prob(likelihoods, **ONE_DRAW).numpy()
     shown: dict[str, tuple[Tensor, np.ndarray]] = {}
-    for kind in UNUSUAL:
-        unusual = unusual_images(kind, source, labels, config.num_levels, args.seed)
+    for kind in kinds_of(config.dataset):
+        unusual = unusual_images(kind, source, labels, config, args.data_root, args.seed)
         examined, pixels = detector.examine(unusual), unusual.flatten(1).numpy()
         shown[kind] = unusual[0], examined.maps[0]
-        row = {"num_images": len(unusual), "auroc": auroc(found.score, examined.score)}
-        row |= {name: auroc(scores[name], score(pixels)) for name, score in others.items()}
-        metrics["rows"][kind] = row
+        by_name = {name: auroc(scores[name], score(pixels)) for name, score in others.items()}
+        best = max(by_name, key=by_name.get)
+        row = {"num_images": len(unusual), "best other": by_name[best], "its name": best}
+        if len(likelihoods):
+            values = detector.model.log_prob(unusual[: len(likelihoods)], **ONE_DRAW).numpy()
+            row["likelihood"] = auroc(scores["likelihood"], values)
+        metrics["rows"][kind] = row | {"detector": auroc(result.score, examined.score)}
     metrics["inserted"] = {k: score_maps(detector, source, k, args.seed) for k in INSERTED}
     print(to_markdown([{"unusual images": kind, **row} for kind, row in metrics["rows"].items()]))
     print(to_markdown([{"inserted": kind, **row} for kind, row in metrics["inserted"].items()]))
@@ -90,7 +100,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def fit_other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
-    """Return scikit-learn's detectors fitted to pixels (N, D); lower scores are more anomalous."""
+    """Return detectors of scikit-learn and, if it is installed, pyod, fitted to pixels (N, D).
+
+    A lower score is more anomalous.
+    """
     # takes a second to import
     from sklearn.decomposition import PCA
     from sklearn.ensemble import IsolationForest
@@ -105,10 +118,16 @@ def fit_other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
     }
     scores = {name: model.fit(pixels).score_samples for name, model in models.items()}
     pca = PCA(0.9, random_state=seed).fit(pixels)
-    return {
-        **scores,
-        "PCA": lambda x: -np.square(x - pca.inverse_transform(pca.transform(x))).sum(1),
-    }
+    scores["PCA"] = lambda x: -np.square(x - pca.inverse_transform(pca.transform(x))).sum(1)
+    if find_spec("pyod") is not None:
+        for name in PYOD:
+            model = getattr(import_module(f"pyod.models.{name.lower()}"), name)().fit(pixels)
+            scores[name] = partial(_negative, model.decision_function)
+    return scores
+
+
+def _negative(function: Callable[[np.ndarray], np.ndarray], pixels: np.ndarray) -> np.ndarray:
+    return -function(pixels)
 
 
 def auroc(ordinary: np.ndarray, unusual: np.ndarray) -> float:

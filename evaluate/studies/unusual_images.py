@@ -9,6 +9,11 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 from torch import Tensor
 
+from ebm_app.config import EBMConfig
+from ebm_app.data.images import load_images
+from ebm_app.data.levels import to_display
+from ebm_app.data.pictures import convert_image, to_pil
+
 #: Digits that are not digits when mirrored or upside down
 CHIRAL = (2, 3, 4, 5, 7)
 #: Letters that do not look like digits
@@ -62,10 +67,10 @@ def _noisy(images: Tensor, labels: Tensor | None, rng: np.random.Generator, std:
 
 
 def _constant(images: Tensor, labels: Tensor | None, rng: np.random.Generator) -> Tensor:
-    """Return images of one random grey; every third image is black."""
-    grey = torch.from_numpy(rng.random(len(images))).to(images)
-    grey[::3] = 0
-    return grey[:, None, None, None].expand_as(images)
+    """Return images of one random grey or colour; every third image is black."""
+    colours = torch.from_numpy(rng.random(images.shape[:2])).to(images)
+    colours[::3] = 0
+    return colours[:, :, None, None].expand_as(images)
 
 
 def _halves(images: Tensor, labels: Tensor | None, rng: np.random.Generator) -> Tensor:
@@ -77,24 +82,51 @@ def _halves(images: Tensor, labels: Tensor | None, rng: np.random.Generator) -> 
     return mixed if labels is None else mixed[labels != labels[other]]
 
 
-UNUSUAL: dict[str, Maker] = {
+#: Kinds of unusual images of any data set
+GENERAL: dict[str, Maker] = {
     "rotated by 90 degrees": lambda x, y, rng: x.rot90(1, (-2, -1)),
-    "rotated by 180 degrees": lambda x, y, rng: _chiral(x, y).rot90(2, (-2, -1)),
-    "rotated by 270 degrees": lambda x, y, rng: x.rot90(3, (-2, -1)),
-    "mirrored": lambda x, y, rng: _chiral(x, y).flip(-1),
-    "letters": _letters,
     "shuffled pixels": _shuffled,
     "blurred": lambda x, y, rng: _filtered(
         x, partial(ndimage.gaussian_filter, sigma=1.5 * x.shape[-1] / 28)
     ),
     "noise 0.1": partial(_noisy, std=0.1),
     "noise 0.3": partial(_noisy, std=0.3),
+    "uniform noise": lambda x, y, rng: torch.from_numpy(rng.random(x.shape)).to(x),
     "inverted": lambda x, y, rng: 1 - x,
-    "thick strokes": lambda x, y, rng: _filtered(x, partial(ndimage.grey_dilation, size=3)),
-    "thin strokes": lambda x, y, rng: _filtered(x, partial(ndimage.grey_erosion, size=2)),
     "constant": _constant,
     "halves of two": _halves,
 }
+#: Kinds of unusual images of digits
+OF_DIGITS: dict[str, Maker] = {
+    "rotated by 180 degrees": lambda x, y, rng: _chiral(x, y).rot90(2, (-2, -1)),
+    "rotated by 270 degrees": lambda x, y, rng: x.rot90(3, (-2, -1)),
+    "mirrored": lambda x, y, rng: _chiral(x, y).flip(-1),
+    "letters": _letters,
+    "thick strokes": lambda x, y, rng: _filtered(x, partial(ndimage.grey_dilation, size=3)),
+    "thin strokes": lambda x, y, rng: _filtered(x, partial(ndimage.grey_erosion, size=2)),
+}
+#: Data sets whose test images are unusual for a model of another one
+OTHER_DATASETS = {"fashion_mnist": "mnist", "cifar10": "fashion_mnist"}
+
+
+def kinds_of(dataset: str) -> list[str]:
+    """Return the kinds of unusual images for a model of a data set."""
+    if dataset in OTHER_DATASETS:
+        return [OTHER_DATASETS[dataset], *GENERAL]
+    return [*GENERAL, *OF_DIGITS]
+
+
+def unusual_images(
+    kind: str, images: Tensor, labels: Tensor | None, form: EBMConfig, data_root: str, seed: int
+) -> Tensor:
+    """Return unusual images of a kind, in [0, 1] on the grid of the grey levels of a model."""
+    if kind in OTHER_DATASETS.values():
+        others = load_images(kind, data_root).test[: len(images)]
+        pictures = [to_pil(x.permute(1, 2, 0).numpy()) for x in others]
+        converted = [convert_image(x, kind, form, ("resize", "rgb")) for x in pictures]
+        return to_display(torch.stack(converted), form.num_levels)
+    made = (GENERAL | OF_DIGITS)[kind](images, labels, np.random.default_rng(seed)).clamp(0, 1)
+    return to_display((made * (form.num_levels - 1)).round(), form.num_levels)
 
 
 def _square(images: Tensor, rng: np.random.Generator) -> Tensor:
@@ -122,11 +154,3 @@ def _scratch(images: Tensor, rng: np.random.Generator) -> Tensor:
 
 #: Images with an inserted part, which is where they differ from the original
 INSERTED = {"a square of another": _square, "a scratch": _scratch}
-
-
-def unusual_images(
-    kind: str, images: Tensor, labels: Tensor | None, num_levels: int, seed: int = 0
-) -> Tensor:
-    """Return unusual images of a kind in ``UNUSUAL``, in [0, 1] on the grid of the grey levels."""
-    made = UNUSUAL[kind](images, labels, np.random.default_rng(seed)).clamp(0, 1)
-    return (made * (num_levels - 1)).round() / (num_levels - 1)

@@ -9,7 +9,14 @@ from sklearn.covariance import LedoitWolf
 
 from ebm_app.anomaly import conformal_p_values
 from ebm_app.anomaly.features import Features
-from ebm_app.anomaly.scores import SCORES, TAIL, log_rank
+from ebm_app.anomaly.scores import (
+    NUM_FOLDS,
+    SCORES,
+    TAIL,
+    cross_fitted_ranks,
+    cross_fitted_scores,
+    log_rank,
+)
 
 
 def random_features(num, seed):
@@ -41,6 +48,17 @@ def test_log_rank_extrapolates_below_the_reference():
     mean = np.mean([q - s for s in range(1, 101) if s < q])
     assert ranks[2].item() == pytest.approx(TAIL * np.exp(-q / mean))
     assert ranks[3].item() == pytest.approx(TAIL * np.exp(-(q + 10) / mean))
+
+
+def test_cross_fitted_scores_do_not_see_their_own_fold():
+    features, score = random_features(20, seed=2), SCORES["residuals"]
+    scores = cross_fitted_scores(score, features)
+    fold = torch.arange(20) % NUM_FOLDS == 1
+    state = score.fit(features.select(~fold))
+    torch.testing.assert_close(scores[fold], score(features.select(fold), state))
+    ranks = cross_fitted_ranks([scores, -scores])
+    expected = sum(log_rank(each[fold], each[~fold]) for each in (scores, -scores))
+    torch.testing.assert_close(ranks[fold], expected)
 
 
 @pytest.mark.parametrize("num_tied", [11, 50, 99, 100])

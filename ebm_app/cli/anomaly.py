@@ -1,0 +1,85 @@
+"""Test which images of a folder are unusual under a model, or fit its anomaly detector.
+
+ebm anomaly digits photos --output anomaly.csv
+ebm anomaly runs/mine --fit 600 --data_root data
+
+Each image gets one row, the lowest p-value first: file, p_value, and whether it is unusual at
+--false_alarm_rate (yes or no). Images of another size, or with other channels or levels than those
+of the model, are refused; --resize, --grayscale, --rgb and --round_levels convert them. With
+--fit, a detector is fitted to the first validation images of the model's data set and saved.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ebm_app.anomaly import AnomalyDetector
+from ebm_app.cli.command_line import (
+    CommonFlags,
+    ConversionFlags,
+    ModelFlag,
+    Positional,
+    parse,
+)
+from ebm_app.cli.score import append_rows, name_of
+from ebm_app.data.folder import list_images
+from ebm_app.data.pictures import convert_image, read_image
+from ebm_app.evaluation.held_out import images_for
+from ebm_app.folders import find_folder
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Count, Fraction, configuration, setting
+from ebm_app.utils.processes import resolve_device
+
+COLUMNS = ("file", "p_value", "unusual")
+
+
+@configuration(kw_only=True)
+class Arguments(CommonFlags, ConversionFlags, ModelFlag):
+    """Command-line arguments."""
+
+    folder: Positional[Path | None] = setting("folder of images, with all its subfolders", None)
+    output: Path = setting("CSV file to write", Path("anomaly.csv"))
+    false_alarm_rate: Fraction = setting("share of ordinary images that may be flagged", 0.05)
+    fit: Count = setting("fit a detector to this many validation images and save it", 0)
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    output_dir: Path | None = setting("folder of the detector; by default the model's", None)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Fit a detector, or test the images of a folder; return the number of unusual ones."""
+    args = parse(Arguments, __doc__, argv)
+    detector = AnomalyDetector(args.model, device=resolve_device(args.device))
+    if args.fit:
+        return fit(detector, args)
+    if args.folder is None:
+        raise UserError("Expected a folder of images to test, or --fit N to fit a detector.")
+    threshold = detector.threshold(args.false_alarm_rate)
+    files, config = list_images(args.folder), detector.model.config
+    levels = torch.stack(
+        [convert_image(read_image(file), str(file), config, args.conversions()) for file in files]
+    )
+    result = detector.examine(levels)
+    is_unusual = (result.score < threshold).tolist()
+    names = [name_of(file, args.folder) for file in files]
+    words = ["yes" if unusual else "no" for unusual in is_unusual]
+    rows = sorted(zip(names, result.p_value.tolist(), words, strict=True), key=lambda row: row[1])
+    append_rows(args.output, rows, True, COLUMNS)
+    return {
+        "output": str(args.output),
+        "images": len(files),
+        "unusual": sum(is_unusual),
+        "false_alarm_rate": args.false_alarm_rate,
+    }
+
+
+def fit(detector: AnomalyDetector, args: Arguments) -> dict[str, Any]:
+    """Fit a detector to validation images of its model's data set, and save it."""
+    config = detector.model.config
+    levels = images_for(config, config.dataset, args.data_root).validation[: args.fit]
+    folder = find_folder(args.model) if args.output_dir is None else args.output_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"dataset": config.dataset, "split": "validation", "num_images": len(levels)}
+    detector.fit(levels).save(folder, **about)
+    return {"output_dir": str(folder), **about, "smallest_p_value": detector.smallest_p_value}
