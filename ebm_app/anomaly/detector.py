@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from ebm_app.anomaly.features import (
-    OTHER_LEVELS,
-    SYMMETRY_LEVELS,
     Features,
     extract_features,
+    noise_levels,
     noise_times,
     to_model_levels,
 )
@@ -84,7 +83,7 @@ class AnomalyDetector:
     Args:
         model: an ``EBM`` with a Stein head, or its name, folder or hub id. A fitted detector in
             the model's folder is loaded; `digits`, `mnist` and `mnist-latent` have one.
-        score: a key of ``SCORES``, or "ranks": the sum of the log ranks of all four.
+        score: a key of ``SCORES``, or "ranks": the sum of the log ranks of all.
         device: device of the model, if it is loaded.
 
     Attributes:
@@ -269,9 +268,9 @@ class AnomalyDetector:
                 self._calibration()  # raises KeyError if a score is missing
 
     def _provenance(self) -> dict[str, Any]:
-        levels = [*SYMMETRY_LEVELS, *OTHER_LEVELS]
-        scores = {"scores": list(SCORES), "folds": NUM_FOLDS}
-        return {"weights": fingerprint(self.model), "levels": levels, **scores}
+        with_copies, alone, _ = noise_levels(self.model.config.image_shape)
+        method = {"levels": [*with_copies, *alone], "scores": list(SCORES), "folds": NUM_FOLDS}
+        return {"weights": fingerprint(self.model), **method}
 
     def _combine(self, single: dict[str, Tensor]) -> Tensor:
         """Return the detector's score (B,) from single scores by name."""

@@ -1,4 +1,4 @@
-r"""Features of an image for anomaly detection, from one network call per noise level.
+r"""Features of an image for anomaly detection: one network call per noise level, and statistics.
 
 At a noise level, x = alpha y + deviation e with e ~ N(0, I) is a noised copy of the image y. The
 Stein score s predicts the noise e_s = -deviation s(x, t), with residual e - e_s. All images share
@@ -7,12 +7,14 @@ ratios of x.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
+from ebm_app.data.levels import to_display
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import dequantisation_noise
@@ -21,9 +23,8 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.tensors import sum_except_batch
 
-#: Noise levels of the image with its rotated and mirrored copies, and of the image alone, for
-#: 28 x 28 pixels. The noise variance grows in proportion to the number of pixels.
-SYMMETRY_LEVELS, OTHER_LEVELS, PIXELS = (-1.0, -0.1), (-1.5, -1.0, -0.5, 2.5, 6.0), 784
+#: Scales in pixels at which the squared differences of neighbours are averaged
+SCALES = (1, 2, 4)
 #: Max images per network call, copies included.
 BATCH_SIZE = 128
 #: Max cells per side over which residuals are averaged.
@@ -32,17 +33,39 @@ CELLS = 7
 SEED = 0
 
 
+class NoiseLevels(NamedTuple):
+    """Noise levels for images of a number of pixels. The noise variance grows in proportion to it.
+
+    Attributes:
+        with_copies: noise levels of the image and its rotated and mirrored copies.
+        alone: noise levels of the image alone.
+        num_pixels: number of pixels per channel.
+    """
+
+    with_copies: tuple[float, ...]
+    alone: tuple[float, ...]
+    num_pixels: int
+
+
+GREY = NoiseLevels((-1.0, -0.1), (-1.5, -1.0, -0.5, 2.5, 6.0), 784)
+#: Colour images have no copies: photographs may be mirrored, and 8 copies are too slow. At the
+#: first level only the mean colour is visible.
+COLOUR = NoiseLevels((-5.0, -3.0, -1.5, 0.0, 1.5, 3.0), (), 1024)
+
+
 class Features(NamedTuple):
     """Features of B images at n noise levels.
 
     Attributes:
+        statistics: see ``image_statistics``, (B, 2 C + 3).
         squares: mean squared residuals over channels (B, n, H, W).
         expected: variances of the residuals predicted by the model (B, n, H, W).
         time_scores: time scores (B, n), in nats per unit of t.
         losses: denoising losses (B, G) in nats of the image and its G - 1 rotated and mirrored
-            copies, summed over ``SYMMETRY_LEVELS``: approximately -log p up to a constant.
+            copies, summed over noise levels: approximately -log p up to a constant.
     """
 
+    statistics: Tensor
     squares: Tensor
     expected: Tensor
     time_scores: Tensor
@@ -68,17 +91,40 @@ class Features(NamedTuple):
         return torch.cat([self.time_scores, *norms, self.losses], 1)
 
 
-def symmetric_copies(images: Tensor) -> list[Tensor]:
-    """Return images (*, H, W) and their rotated and mirrored copies of the same shape.
+def image_statistics(images: Tensor) -> Tensor:
+    """Return statistics (B, F) of images (B, C, H, W) in [0, 1], float64.
 
-    There are 8 for square images and 4 for others.
+    They are the mean and the log standard deviation of each channel, and for each of ``SCALES``
+    the log mean squared difference of neighbours among the means of squares of that side.
     """
+    images, columns = images.double(), []
+    for scale in SCALES:
+        if 2 * scale <= min(images.shape[-2:]):
+            means = avg_pool2d(images, scale)
+            squares = [means.diff(dim=k).square().mean((1, 2, 3)) for k in (-2, -1)]
+            columns.append((sum(squares) / 2 + 1e-5).log())
+    contrasts = (images.std((2, 3)) + 0.01).log()
+    return torch.cat([images.mean((2, 3)), contrasts, torch.stack(columns, 1)], 1)
+
+
+def noise_levels(image_shape: Sequence[int]) -> NoiseLevels:
+    """Return the noise levels for images (C, H, W)."""
+    return GREY if image_shape[0] == 1 else COLOUR
+
+
+def symmetric_copies(images: Tensor) -> list[Tensor]:
+    """Return images (*, C, H, W) and their rotated and mirrored copies of the same shape.
+
+    There are 8 for square grey images, 4 for other grey images and 1 for colour images.
+    """
+    if images.shape[-3] > 1:
+        return [images]
     turns = range(4) if images.shape[-1] == images.shape[-2] else (0, 2)
     return [x.rot90(k, (-2, -1)) for x in (images, images.flip(-1)) for k in turns]
 
 
 def noise_times(ebm: EBM) -> list[float]:
-    """Return the times t of ``SYMMETRY_LEVELS`` and ``OTHER_LEVELS`` on the path of a model.
+    """Return the times t of the noise levels on the path of a model.
 
     Raises:
         UserError: if the model has no Stein head, or its path does not start at noise.
@@ -86,8 +132,9 @@ def noise_times(ebm: EBM) -> list[float]:
     if not ebm.config.stein_head:
         raise UserError("This model has no Stein head, which anomaly detection needs.")
     path = require_one_sided(ebm.density.path)
-    shift = math.log(PIXELS / math.prod(ebm.config.image_shape[1:]))
-    levels = torch.tensor((*SYMMETRY_LEVELS, *OTHER_LEVELS), dtype=torch.float64) + shift
+    with_copies, alone, num_pixels = noise_levels(ebm.config.image_shape)
+    shift = math.log(num_pixels / math.prod(ebm.config.image_shape[1:]))
+    levels = torch.tensor(with_copies + alone, dtype=torch.float64) + shift
     return path.log_snr_inverse(levels).tolist()
 
 
@@ -121,15 +168,20 @@ def extract_features(ebm: EBM, images: Any) -> Features:
     for batch in levels.split(size):
         copies = torch.cat(symmetric_copies(batch))
         y = ebm.dequantise(copies, _repeat_for_copies(cell_noise, len(batch))).y
-        batches.append(_features(ebm, y, len(batch), times, noises.to(ebm.dtype)))
-    return Features(*(torch.cat(column).cpu() for column in zip(*batches, strict=True)))
+        batches.append(_network_features(ebm, y, len(batch), times, noises.to(ebm.dtype)))
+    columns = [torch.cat(column).cpu() for column in zip(*batches, strict=True)]
+    return Features(image_statistics(to_display(levels.cpu(), ebm.config.num_levels)), *columns)
 
 
-def _features(ebm: EBM, y: Tensor, num: int, times: list[float], noises: Tensor) -> Features:
-    """Return the features of ``num`` images, from the points y (num * copies, C, H, W)."""
+def _network_features(
+    ebm: EBM, y: Tensor, num: int, times: list[float], noises: Tensor
+) -> tuple[Tensor, ...]:
+    """Return the features of ``num`` images but their statistics, from the points y (num * copies,
+    C, H, W)."""
+    num_with_copies = len(noise_levels(ebm.config.image_shape).with_copies)
     squares, expected, time_scores, losses = [], [], [], []
     for index, time in enumerate(times):
-        with_copies = index < len(SYMMETRY_LEVELS)
+        with_copies = index < num_with_copies
         clean = y if with_copies else y[:num]
         noise = _repeat_for_copies(noises[index], num)[: len(clean)].to(y.device)
         t = torch.tensor(time, dtype=torch.float64)
@@ -145,7 +197,7 @@ def _features(ebm: EBM, y: Tensor, num: int, times: list[float], noises: Tensor)
         )
         time_scores.append(sum_except_batch(output.components[:num].double()))
     columns = [torch.stack(column, 1) for column in (squares, expected, time_scores)]
-    return Features(*columns, torch.stack(losses).sum(0))
+    return *columns, torch.stack(losses).sum(0)
 
 
 def _repeat_for_copies(noise: Tensor, num: int) -> Tensor:

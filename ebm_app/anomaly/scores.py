@@ -82,6 +82,7 @@ SCORES: dict[str, Score] = {
     "residuals": Mahalanobis(Features.residuals),
     "time_scores": Mahalanobis(Features.summary),
     "symmetry": Symmetry(),
+    "statistics": Mahalanobis(lambda features: features.statistics),
 }
 #: Name of the default score: the sum of the log ranks of all scores.
 RANKS = "ranks"
