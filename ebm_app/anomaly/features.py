@@ -6,15 +6,18 @@ the same e, so that their features differ only by content. Noise levels are log 
 ratios of x.
 """
 
+import io
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
 from ebm_app.data.levels import to_display
+from ebm_app.data.pictures import to_pil, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import dequantisation_noise
@@ -50,14 +53,14 @@ class NoiseLevels(NamedTuple):
 GREY = NoiseLevels((-1.0, -0.1), (-1.5, -1.0, -0.5, 2.5, 6.0), 784)
 #: Colour images have no copies: photographs may be mirrored, and 8 copies are too slow. At the
 #: first level only the mean colour is visible.
-COLOUR = NoiseLevels((-5.0, -3.0, -1.5, 0.0, 1.5, 3.0), (), 1024)
+COLOUR = NoiseLevels((-5.0, 0.0, 3.0, 7.5), (), 1024)
 
 
 class Features(NamedTuple):
     """Features of B images at n noise levels.
 
     Attributes:
-        statistics: see ``image_statistics``, (B, 2 C + 3).
+        statistics: see ``image_statistics``, (B, F).
         squares: mean squared residuals over channels (B, n, H, W).
         expected: variances of the residuals predicted by the model (B, n, H, W).
         time_scores: time scores (B, n), in nats per unit of t.
@@ -94,10 +97,14 @@ class Features(NamedTuple):
 def image_statistics(images: Tensor) -> Tensor:
     """Return statistics (B, F) of images (B, C, H, W) in [0, 1], float64.
 
-    They are the mean and the log standard deviation of each channel, and for each of ``SCALES``
-    the log mean squared difference of neighbours among the means of squares of that side.
+    They are the mean and the log standard deviation of each channel, the log size of the image as
+    lossless WebP, and for each of ``SCALES`` the log mean squared difference of neighbours among
+    the means of squares of that side.
+
+    Source: Serra et al. 2020, arXiv:1909.11480, for the size, which measures complexity.
     """
-    images, columns = images.double(), []
+    sizes = [_webp_size(pixels) for pixels in to_uint8(images)]
+    images, columns = images.double(), [torch.tensor(sizes, dtype=torch.float64).log()]
     for scale in SCALES:
         if 2 * scale <= min(images.shape[-2:]):
             means = avg_pool2d(images, scale)
@@ -105,6 +112,12 @@ def image_statistics(images: Tensor) -> Tensor:
             columns.append((sum(squares) / 2 + 1e-5).log())
     contrasts = (images.std((2, 3)) + 0.01).log()
     return torch.cat([images.mean((2, 3)), contrasts, torch.stack(columns, 1)], 1)
+
+
+def _webp_size(pixels: np.ndarray) -> int:
+    """Return the bytes of pixels (H, W, C) uint8 as lossless WebP."""
+    to_pil(pixels).save(buffer := io.BytesIO(), "WebP", lossless=True)
+    return buffer.tell()
 
 
 def noise_levels(image_shape: Sequence[int]) -> NoiseLevels:

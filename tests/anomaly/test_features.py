@@ -1,10 +1,13 @@
 """Features of images: residuals in closed form, symmetric copies."""
 
+import math
+
 import pytest
 import torch
 from conftest import GREY
 
-from ebm_app.anomaly.features import SYMMETRY_LEVELS, extract_features, noise_times
+from ebm_app.anomaly.features import GREY as LEVELS
+from ebm_app.anomaly.features import extract_features, image_statistics, noise_times
 from ebm_app.anomaly.features import symmetric_copies as copies
 from ebm_app.ebm import EBM
 
@@ -28,11 +31,24 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
         alpha, v = ebm.density.path.alpha(t), ebm.density.path.variance(t)
         residual = alpha**2 * noise[index] - alpha * v.sqrt() * y
         torch.testing.assert_close(features.squares[:, index], residual.square().mean(1))
-    losses = features.squares[:, : len(SYMMETRY_LEVELS)].sum((1, 2, 3)) / 2
+    losses = features.squares[:, : len(LEVELS.with_copies)].sum((1, 2, 3)) / 2
     torch.testing.assert_close(features.losses, losses[:, None].expand(-1, 8))
 
 
-@pytest.mark.parametrize(("shape", "num"), [((1, 2, 2), 8), ((1, 2, 3), 4)])
+def test_statistics_of_a_checkerboard_in_closed_form():
+    """Neighbours differ by 1, and the means of 2 x 2 and 4 x 4 squares are all 1/2."""
+    board = (torch.arange(8)[:, None] + torch.arange(8)) % 2
+    (statistics,) = image_statistics(board.expand(1, 3, 8, 8).double())
+    differences = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    std = (64 / 63 / 4) ** 0.5
+    expected = [0.5] * 3 + [math.log(std + 0.01)] * 3
+    torch.testing.assert_close(statistics[:6], torch.tensor(expected).double())
+    torch.testing.assert_close(statistics[7:], (differences + 1e-5).log())
+    simpler = image_statistics(torch.zeros(1, 3, 8, 8))
+    assert simpler[0, 6] < statistics[6]
+
+
+@pytest.mark.parametrize(("shape", "num"), [((1, 2, 2), 8), ((1, 2, 3), 4), ((3, 2, 2), 1)])
 def test_copies_keep_the_shape_and_differ(shape, num):
     image = torch.arange(float(torch.Size(shape).numel())).view(shape)
     rotated = copies(image)

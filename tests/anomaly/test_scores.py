@@ -24,7 +24,8 @@ def random_features(num, seed):
     squares, expected = (torch.rand(num, 2, 4, 4, generator=draw) + 0.5 for _ in range(2))
     time_scores = torch.randn(num, 2, generator=draw, dtype=torch.float64)
     losses = torch.randn(num, 8, generator=draw, dtype=torch.float64)
-    return Features(squares, expected, time_scores, losses)
+    statistics = torch.randn(num, 5, generator=draw, dtype=torch.float64)
+    return Features(statistics, squares, expected, time_scores, losses)
 
 
 def test_scores_match_their_equations():
