@@ -82,7 +82,7 @@ class AnomalyDetector:
 
     Args:
         model: an ``EBM`` with a Stein head, or its name, folder or hub id. A fitted detector in
-            the model's folder is loaded; `digits`, `mnist` and `mnist-latent` have one.
+            the model's folder is loaded; all bundled models but the energy networks have one.
         score: a key of ``SCORES``, or "ranks": the sum of the log ranks of all.
         device: device of the model, if it is loaded.
 

@@ -9,13 +9,11 @@ of the model, are refused; --resize, --grayscale, --rgb and --round_levels conve
 --fit, a detector is fitted to the first validation images of the model's data set and saved.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ebm_app.anomaly import AnomalyDetector
 from ebm_app.cli.command_line import (
     CommonFlags,
     ConversionFlags,
@@ -24,13 +22,13 @@ from ebm_app.cli.command_line import (
     parse,
 )
 from ebm_app.cli.score import append_rows, name_of
-from ebm_app.data.folder import list_images
-from ebm_app.data.pictures import convert_image, read_image
-from ebm_app.evaluation.held_out import images_for
+from ebm_app.data.listing import list_folder
 from ebm_app.folders import find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Count, Fraction, configuration, setting
-from ebm_app.utils.processes import resolve_device
+
+if TYPE_CHECKING:
+    from ebm_app.anomaly import AnomalyDetector
 
 COLUMNS = ("file", "p_value", "unusual")
 
@@ -50,17 +48,25 @@ class Arguments(CommonFlags, ConversionFlags, ModelFlag):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Fit a detector, or test the images of a folder; return the number of unusual ones."""
     args = parse(Arguments, __doc__, argv)
+    # slow to import, and not needed for --help
+    import torch
+
+    from ebm_app.anomaly import AnomalyDetector
+    from ebm_app.data.pictures import convert_image, read_image
+    from ebm_app.utils.processes import resolve_device
+
+    if args.folder is None and not args.fit:
+        raise UserError("Expected a folder of images to test, or --fit N to fit a detector.")
     detector = AnomalyDetector(args.model, device=resolve_device(args.device))
     if args.fit:
         return fit(detector, args)
-    if args.folder is None:
-        raise UserError("Expected a folder of images to test, or --fit N to fit a detector.")
-    threshold = detector.threshold(args.false_alarm_rate)
-    files, config = list_images(args.folder), detector.model.config
-    levels = torch.stack(
-        [convert_image(read_image(file), str(file), config, args.conversions()) for file in files]
-    )
-    result = detector.examine(levels)
+    threshold, config = detector.threshold(args.false_alarm_rate), detector.model.config
+    listing, allowed = list_folder(args.folder), args.conversions()
+    for note in listing.notes:
+        print(f"warning: {note}", file=sys.stderr)
+    files = listing.files
+    levels = [convert_image(read_image(file), str(file), config, allowed) for file in files]
+    result = detector.examine(torch.stack(levels))
     is_unusual = (result.score < threshold).tolist()
     names = [name_of(file, args.folder) for file in files]
     words = ["yes" if unusual else "no" for unusual in is_unusual]
@@ -74,8 +80,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
 
 
-def fit(detector: AnomalyDetector, args: Arguments) -> dict[str, Any]:
+def fit(detector: "AnomalyDetector", args: Arguments) -> dict[str, Any]:
     """Fit a detector to validation images of its model's data set, and save it."""
+    from ebm_app.evaluation.held_out import images_for
+
     config = detector.model.config
     levels = images_for(config, config.dataset, args.data_root).validation[: args.fit]
     folder = find_folder(args.model) if args.output_dir is None else args.output_dir

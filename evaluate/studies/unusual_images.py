@@ -127,30 +127,3 @@ def unusual_images(
         return to_display(torch.stack(converted), form.num_levels)
     made = (GENERAL | OF_DIGITS)[kind](images, labels, np.random.default_rng(seed)).clamp(0, 1)
     return to_display((made * (form.num_levels - 1)).round(), form.num_levels)
-
-
-def _square(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Replace a square, a third of a side wide, by that of another image."""
-    changed, side = images.clone(), min(images.shape[-2:]) // 3
-    corners = rng.integers(0, min(images.shape[-2:]) - side + 1, (len(images), 2))
-    for row, (top, left) in enumerate(corners):
-        part = np.s_[:, top : top + side, left : left + side]
-        changed[row][part] = images[row - 1][part]
-    return changed
-
-
-def _scratch(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Draw a straight white line, half a side long."""
-    height, width = images.shape[-2:]
-    changed = []
-    for image in images:
-        angle, line = rng.uniform(0, np.pi), Image.new("L", (width, height))
-        reach = np.array([np.cos(angle) * width, np.sin(angle) * height]) / 4
-        middle = rng.uniform(0.25, 0.75, 2) * (width, height)
-        ImageDraw.Draw(line).line([*(middle - reach), *(middle + reach)], 255)
-        changed.append(torch.where(torch.from_numpy(np.asarray(line) > 0), 1.0, image))
-    return torch.stack(changed)
-
-
-#: Images with an inserted part, which is where they differ from the original
-INSERTED = {"a square of another": _square, "a scratch": _scratch}

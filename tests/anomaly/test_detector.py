@@ -92,7 +92,7 @@ def test_copies_do_not_count_as_images(detector, digits, num):
     assert f"got {num} among 240 images" in message
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent"])
+@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent", "fashion", "cifar10"])
 def test_bundled_models_have_a_fitted_detector(name):
     record = json.loads((BUNDLED / name / RECORD_FILE).read_text())
     assert record["split"] == "validation" and AnomalyDetector(name).is_fitted
