@@ -67,9 +67,9 @@ class Findings(NamedTuple):
 class AnomalyDetector:
     r"""Detect images that are unusual under a model, with scikit-learn's conventions.
 
-    ``fit`` scores each of n images by states fitted to the other four fifths of them, and the
-    image of a user by states fitted to all. With the scores s_i of the n images, the p-value of
-    an image with score s is
+    ``fit`` scores each of n images by states fitted to the images of other folds, four fifths of
+    them. A new image is scored by states fitted to all images. With the scores s_i of the n
+    images, the p-value of an image with score s is
 
         p = (1 + #{i: s_i <= s}) / (n + 1).
 
@@ -154,7 +154,7 @@ class AnomalyDetector:
         return self.examine(images).score
 
     def p_value(self, images: Any) -> np.ndarray:
-        """Return conformal p-values (B,): P(p <= a) <= a for an ordinary image."""
+        """Return p-values (B,): P(p <= a) is about a for an ordinary image."""
         return self.examine(images).p_value
 
     def decision_function(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
@@ -265,7 +265,8 @@ class AnomalyDetector:
                 if not all(values.isfinite().all() for values in fitted.values()):
                     raise ValueError("values that are not finite")
                 self._fitted = {"usual": fitted.pop("usual"), "kept": fitted.pop("kept"), **fitted}
-                self._calibration()  # raises KeyError if a score is missing
+                for name in (*SCORES, RANKS):
+                    self._state(name)["calibration"]  # raises KeyError if a score is missing
 
     def _provenance(self) -> dict[str, Any]:
         with_copies, alone, _ = noise_levels(self.model.config.image_shape)

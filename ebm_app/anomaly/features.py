@@ -115,7 +115,10 @@ def image_statistics(images: Tensor) -> Tensor:
 
 
 def _webp_size(pixels: np.ndarray) -> int:
-    """Return the bytes of pixels (H, W, C) uint8 as lossless WebP."""
+    """Return the bytes of pixels (H, W, C) uint8 as lossless WebP, with the channels side by side
+    unless there are 1 or 3."""
+    if pixels.shape[-1] not in (1, 3):
+        pixels = pixels.swapaxes(1, 2).reshape(len(pixels), -1, 1)
     to_pil(pixels).save(buffer := io.BytesIO(), "WebP", lossless=True)
     return buffer.tell()
 
