@@ -8,10 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
 
 from ebm_app.anomaly.features import (
-    Features,
     extract_features,
     noise_levels,
     noise_times,
@@ -39,8 +37,6 @@ from ebm_app.utils.registry import choose
 FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
 #: Min distinct images to fit a detector.
 MIN_IMAGES = 80
-#: Radius of the squares over which maps are smoothed, as a share of the shorter side.
-SMOOTHING = 1 / 12
 #: Max bytes of ordinary images that are stored for ``nearest``.
 MAX_STORED = 200_000
 
@@ -135,7 +131,7 @@ class AnomalyDetector:
                 "distinct. Add images."
             )
         features = extract_features(self.model, images)
-        smooth = _smoothed_residuals(features)
+        smooth = features.smoothed_residuals()
         num_stored = max(1, MAX_STORED // math.prod(self.model.config.image_shape))
         fitted = {
             "usual": torch.stack([smooth.mean(0), smooth.std(0)]),
@@ -223,7 +219,7 @@ class AnomalyDetector:
         }
         score = self._combine(single)
         mean, std = self._fitted["usual"]
-        excess = (_smoothed_residuals(features) - mean) / (std + 1e-3 + 0.1 * std.mean())
+        excess = (features.smoothed_residuals() - mean) / (std + 1e-3 + 0.1 * std.mean())
         level = excess.flatten(2).amax(2).argmax(1)
         maps = excess[torch.arange(len(level)), level]
         p_value = conformal_p_values(score, calibration)
@@ -293,10 +289,3 @@ class AnomalyDetector:
             for key, value in self._fitted.items()
             if key.startswith(prefix)
         }
-
-
-def _smoothed_residuals(features: Features) -> Tensor:
-    """Return normalised squared residuals averaged over squares, (B, n, H, W)."""
-    values = features.normalised().float()
-    radius = int(SMOOTHING * min(values.shape[-2:]))
-    return avg_pool2d(values, 2 * radius + 1, 1, radius, count_include_pad=False)

@@ -32,6 +32,8 @@ SCALES = (1, 2, 4)
 BATCH_SIZE = 128
 #: Max cells per side over which residuals are averaged.
 CELLS = 7
+#: Radius of the squares over which maps are smoothed, as a share of the shorter side.
+SMOOTHING = 1 / 12
 #: Seed of the noise that all images share.
 SEED = 0
 
@@ -81,6 +83,12 @@ class Features(NamedTuple):
     def normalised(self) -> Tensor:
         """Return squared residuals over their predicted variance (B, n, H, W): 1 on average."""
         return self.squares / (self.expected + 1e-3)
+
+    def smoothed_residuals(self) -> Tensor:
+        """Return normalised squared residuals averaged over squares, (B, n, H, W)."""
+        values = self.normalised().float()
+        radius = int(SMOOTHING * min(values.shape[-2:]))
+        return avg_pool2d(values, 2 * radius + 1, 1, radius, count_include_pad=False)
 
     def residuals(self) -> Tensor:
         """Return log normalised residuals by noise level and image cell (B, F), float64."""
