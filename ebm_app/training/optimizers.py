@@ -49,11 +49,11 @@ def _newton_schulz(gram: Tensor) -> Tensor:
     """Return the product of the P of five steps, from A (n, side, side)."""
     a, b, c = NEWTON_SCHULZ
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    product = None
-    for _ in range(5):
+    factor = product = identity.expand_as(gram)
+    for step in range(5):
+        gram = factor @ gram @ factor if step else gram
         factor = torch.baddbmm(b * gram, gram, gram, alpha=c) + a * identity
-        product = factor if product is None else factor @ product
-        gram = factor @ gram @ factor
+        product = factor @ product if step else factor
     return product
 
 

@@ -22,3 +22,11 @@ def test_objectives_are_timed_on_the_same_network(folder, tmp_path, capsys):
     assert json.loads((tmp_path / "speed.json").read_text())["figures"] == figures
     rows = {row["step"]: row["of tsm"] for row in figures["table"]}
     assert set(speed.OBJECTIVES) < set(rows) and rows["tsm"] == 1
+
+
+def test_parts_of_a_step_are_timed(folder, tmp_path, capsys):
+    flags = "--table parts --batch_size 4 --rounds 1 --device cpu --output_dir".split()
+    assert call(speed, folder / "colour", *flags, tmp_path) == 0
+    table = json.loads(capsys.readouterr().out.splitlines()[-1])["table"]
+    parts = {row["part"]: row["of the network"] for row in table}
+    assert {"prediction", "optimizer", "step"} < set(parts) and parts["network"] == 1
