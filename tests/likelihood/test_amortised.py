@@ -8,6 +8,7 @@ from conftest import error_of
 
 from ebm_app import EBM
 from ebm_app.config import UNetConfig
+from ebm_app.data.images import load_images
 from ebm_app.likelihood.amortised import (
     Amortised,
     AmortisedConfig,
@@ -103,3 +104,13 @@ def test_network_of_other_weights_is_refused(ebm, tmp_path):
     changed.density.folder = ebm.density.folder
     assert "other weights" in error_of(changed.likelihood, LEVELS, estimator="amortised")
     assert Amortised.supports(ebm.density) and not Amortised.supports(changed.density)
+
+
+def test_bundled_network_is_within_its_error_of_the_bound():
+    ebm, digits = EBM.from_pretrained("digits"), load_images("digits").validation[:40]
+    predicted = ebm.likelihood(digits, estimator="amortised")
+    difference = predicted.log_prob - ebm.log_prob(digits)
+    assert difference.square().mean().sqrt() < 1.2 * predicted.error.mean()
+    noise = torch.randint(17, (40, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator())
+    errors = ebm.likelihood(noise, estimator="amortised").error
+    assert errors.mean() > 1.5 * predicted.error.mean()
