@@ -108,13 +108,13 @@ def link_updates(parameters: Mapping[str, str], models: Models, tabs: Sequence[s
     """Return the updates of model, tabs, class, guidance, seed and whether every run has a new
     seed, by the parameters of an address. Invalid values change nothing."""
     name, tab = parameters.get("model"), parameters.get("tab")
-    if name not in models.folders:
-        name = next(iter(models.folders))
-    which, guided = generate.class_options(name, parameters.get("class"), models=models)
+    is_listed = name in models.folders
+    shown = name if is_listed else next(iter(models.folders))
+    which, guided = generate.class_options(shown, parameters.get("class"), models=models)
     guidance = read_number(parameters, "guidance", generate.MAX_GUIDANCE)
     seed = read_number(parameters, "seed", MAX_SEED)
     return [
-        name,
+        name if is_listed else gr.skip(),
         gr.update(selected=tab) if tab in tabs else gr.skip(),
         which,
         guided if guidance is None else {**guided, "value": guidance},

@@ -93,4 +93,4 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
             text = text_box("Run")
     inputs = [model, canvas, unknown, count, steps, seeds]
     event = start_by(buttons, complete, inputs, [grid, text], "sample", models=models)
-    clear_on([model.change], [event], [grid, text])
+    clear_on([model.input], [event], [grid, text])

@@ -194,8 +194,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     triggers, update_steps = [sampler.change, model.change], bind(default_steps, models=models)
     gr.on(triggers, update_steps, [model, sampler], steps, **options)
     update_classes = bind(class_options, models=models)
-    model.change(update_classes, [model, which], [which, guidance], **AT_ONCE)
-    clear_on([model.change], [event], [images, text])
+    model.input(update_classes, [model, which], [which, guidance], **AT_ONCE)
+    clear_on([model.input], [event], [images, text])
     return images, [which, guidance, seeds, randomise]
 
 

@@ -210,25 +210,20 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
 
     gr.on(None, show_classes, model, classes, **AT_ONCE)
     outputs = list(ScoreOutputs(seen, text, where, classes, metrics, gr.State()))
-    events = []
-    for run, changed, inputs in (
-        (score, upload.change, [model, upload, repeats]),
-        (score_drawing, drawing.input, [model, drawing, repeats]),
-    ):
-        # a new image stops the run of the former one: the run starts after its cancellation
-        event = changed(lambda: None, **AT_ONCE).then(
-            bind(run, models=models, seed=seed),
-            inputs,
-            outputs,
-            api_name=run.__name__,
-            show_progress="hidden",
-            trigger_mode="always_last",
-            **of_kind("score"),
-        )
-        changed(None, cancels=[event], **AT_ONCE)
-        events.append(event)
+    fixed = {"models": models, "seed": seed}
+    options = {"show_progress": "hidden", "trigger_mode": "always_last", **of_kind("score")}
+    # the file of the upload, because gradio may send the change of one image twice
+    file, inputs = gr.Textbox(label="File", visible="hidden"), [model, upload, repeats]
+    upload.change(lambda path: path, upload, file, **AT_ONCE)
+    scored = file.change(bind(score, **fixed), inputs, outputs, api_name="score", **options)
+    # a new stroke stops the run of the former one, and its own run starts after that
+    inputs, options["api_name"] = [model, drawing, repeats], "score_drawing"
+    stroke = drawing.input(lambda: None, **AT_ONCE)
+    drawn = stroke.then(bind(score_drawing, **fixed), inputs, outputs, **options)
+    drawing.input(None, cancels=[drawn], **AT_ONCE)
+    events = [scored, drawn]
     explained = idea.build(models, model, events, outputs[-1])
-    clear_on([model.change, drawing.clear], events, [*outputs, *explained])
+    clear_on([model.input, drawing.clear], events, [file, *outputs, *explained])
     return upload, sources
 
 

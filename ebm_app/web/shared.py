@@ -62,8 +62,8 @@ def start_by(
 def clear_on(
     triggers: list[Callable[..., Any]], events: list[Dependency], outputs: list[gr.Component]
 ) -> None:
-    """Let a change of an input stop the events and clear their outputs, so that no result of an
-    earlier input is shown."""
+    """Let an action of the visitor stop the events and clear their outputs, so that no result of
+    an earlier input is shown. Change events would not do: they may follow the next run."""
     gr.on(triggers, None, cancels=events, **AT_ONCE)
     gr.on(triggers, lambda: [None] * len(outputs), None, outputs, **AT_ONCE)
 
