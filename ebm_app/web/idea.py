@@ -121,7 +121,7 @@ def show_time(found: Trace | None, share: float) -> tuple[Image.Image | None, ..
     if found.terms is None:
         return noised, None
     terms = found.terms[index]
-    colours = mpl.colormaps["RdBu"](0.5 + 0.5 * terms / (abs(found.terms).max() + 1e-9))
+    colours = mpl.colormaps["RdBu"](0.5 + 0.5 * terms / (abs(terms).max() + 1e-9))
     pixels = (255 * colours[..., :3]).round().astype(np.uint8)
     return noised, to_pil(pixels).resize(noised.size, Image.Resampling.NEAREST)
 
