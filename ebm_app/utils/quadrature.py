@@ -78,8 +78,8 @@ def integrate(
     rtol: float = 1e-6,
     atol: float = 1e-6,
 ) -> Integral:
-    """Integrate adaptively: solve y' = rate(t) in float64 by SciPy's Dormand-Prince method, the
-    paper's choice (appendix F.2).
+    """Integrate adaptively: solve y' = rate(t) in float64 by torchdiffeq's Dormand-Prince
+    method, the paper's choice (appendix F.2).
 
     The whole batch shares one step size, so that a value depends on the rest of its batch within
     the tolerance. The reported error is the tolerance, atol + rtol |y|. The rate is only evaluated
@@ -92,7 +92,7 @@ def integrate(
         NumericalError: if the rate is not finite, the tolerance cannot be reached, or
             ``MAX_EVALUATIONS`` is exceeded.
     """
-    from scipy.integrate import solve_ivp  # takes half a second to import
+    from torchdiffeq import odeint  # imports scipy.integrate, which takes half a second
 
     zero, nfe = torch.zeros(like.shape, dtype=torch.float64, device=like.device), 0
     if start == end or not len(like):
@@ -104,20 +104,23 @@ def integrate(
             "fixed nodes, unless the training of the model has diverged."
         )
 
-    def checked_rate(t: float, _: np.ndarray) -> np.ndarray:
+    def checked_rate(t: Tensor, _: Tensor) -> Tensor:
         nonlocal nfe
         nfe += 1
         if nfe > MAX_EVALUATIONS:
             fail(f"{MAX_EVALUATIONS} evaluations are not enough")
-        time = min(max(t, min(start, end)), max(start, end))
-        value = rate(torch.tensor(time, dtype=torch.float64, device=like.device))
+        value = rate(t.clamp(min(start, end), max(start, end)))
         if not value.isfinite().all():  # the step size would shrink forever
             fail(f"the integrand is not finite at t = {t}")
-        return value.detach().double().cpu().numpy()
+        return value.double()
 
-    options = {"t_eval": (end,), "rtol": rtol, "atol": atol}
-    solution = solve_ivp(checked_rate, (start, end), zero.cpu().numpy(), **options)
-    if not solution.success:
-        fail(solution.message)
-    value = torch.from_numpy(solution.y[:, -1]).to(like.device)
+    times = torch.tensor([start, end], dtype=torch.float64, device=like.device)
+    options = {"step_t": times[1:]}  # never step beyond the end
+    try:
+        states = odeint(
+            checked_rate, zero, times, rtol=rtol, atol=atol, method="dopri5", options=options
+        )
+    except AssertionError as error:  # an underflow of the step size
+        fail(str(error))
+    value = states[-1]
     return Integral(value, atol + rtol * value.abs(), nfe)
