@@ -116,9 +116,9 @@ def test_drawing_is_scored_when_the_pen_lifts(visit, models, width):
     canvas.wait_for(timeout=WAIT)
     box = canvas.bounding_box()
     assert box["y"] + box["height"] <= 900  # in the first screen
+    press(page, "Details")
     draw(page)
     text_of(page, "Answer", "±")
-    press(page, "Details")
     seen = page.get_by_alt_text("The image after resizing and rounding to the model's levels")
     seen.wait_for(timeout=WAIT)
     content = page.request.get(seen.get_attribute("src")).body()
