@@ -214,7 +214,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     options = {"show_progress": "hidden", "trigger_mode": "always_last", **of_kind("score")}
     # the file of the upload, because gradio may send the change of one image twice
     file, inputs = gr.Textbox(label="File", visible="hidden"), [model, upload, repeats]
-    upload.change(lambda path: path, upload, file, **AT_ONCE)
+    # in the queue, because gradio shows no error of an event outside of it
+    upload.change(lambda path: path, upload, file, **AT_ONCE | {"queue": True})
     scored = file.change(bind(score, **fixed), inputs, outputs, api_name="score", **options)
     # a new stroke stops the run of the former one, and its own run starts after that
     inputs, options["api_name"] = [model, drawing, repeats], "score_drawing"

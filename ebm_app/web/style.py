@@ -12,6 +12,10 @@ THEME = gr.themes.Default(
 ).set(  # higher contrast than the defaults
     body_text_color_subdued="*neutral_600",
     body_text_color_subdued_dark="*neutral_300",
+    link_text_color="*primary_700",
+    link_text_color_active="*primary_700",
+    link_text_color_hover="*primary_800",
+    link_text_color_visited="*primary_700",
     button_primary_background_fill="*primary_700",
     button_primary_background_fill_dark="*primary_700",
     button_primary_background_fill_hover="*primary_800",
@@ -38,8 +42,10 @@ CSS = """
 #answer textarea { font-size: var(--text-lg); }
 /* narrow screens: show the result above the settings */
 @media (max-width: 640px) { .first { order: -1; } }
-/* light theme: gradio's colours of the open tab and of JSON keys have too little contrast */
-:root:not(.dark) body:not(.dark) span.key { color: var(--primary-800) !important; }
+/* light theme: gradio's colours of the open tab and of JSON have too little contrast */
+:root:not(.dark) body:not(.dark) :is(span.key, span.value) {
+  color: var(--primary-800) !important;
+}
 :root:not(.dark) body:not(.dark) button[role="tab"][aria-selected="true"] {
   color: var(--primary-700);
 }
