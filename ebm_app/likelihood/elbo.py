@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import PointEstimator
+from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
 from ebm_app.nets.density import MomentsDensity, evaluate_in_chunks
 from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
 from ebm_app.paths import OneSidedPath, require_one_sided
@@ -18,6 +18,8 @@ from ebm_app.utils.tensors import expand_like, standard_normal_log_density, sum_
 
 #: Time at which p_t is replaced by N(0, I), and fraction of v_t at which the integral ends.
 START, TAIL = 1e-4, 1e-5
+#: Number of draws from which on the error is that of their mean, measured by their spread.
+MANY_DRAWS = 8
 #: Min distance of a predicted variance from 0 and 1, where its logit is infinite.
 MARGIN = 1e-6
 
@@ -138,13 +140,16 @@ class VariationalBound(PointEstimator):
             integrate_draw(x, rule, draw_residuals(model, x, rule, e))
             for e in noise.split(self.num_nodes)
         ]
-        components, variance = (torch.stack(column).mean(0) for column in zip(*draws, strict=True))
+        integrals, variances = (torch.stack(column) for column in zip(*draws, strict=True))
+        components = integrals.mean(0)
         time = torch.tensor(t, dtype=torch.float64)
         moment = (path.alpha(time).square() + path.variance(time)).item()
         components += standard_normal_log_density(x.double() / math.sqrt(moment))
         components -= math.log(moment) / 2
         nfe = self.num_draws * sum(model.score_cost(time) for time in rule.times.tolist())
-        error = (variance / self.num_draws).sqrt()
+        error = (variances.mean(0) / self.num_draws).sqrt()
+        if self.num_draws >= MANY_DRAWS:
+            error = error_over_draws(integrals.flatten(2).sum(2))
         return LogDensityEstimate(sum_except_batch(components), error, components, nfe)
 
 

@@ -97,8 +97,18 @@ def flags_on_resume(recorded: Mapping[str, Any], flags: Mapping[str, Any]) -> di
 
     >>> flags_on_resume({"max_train_minutes": 10.0}, {"max_train_minutes": 10.0, "seed": 1})
     {'seed': 1}
+
+    Raises:
+        UserError: if the flags give other minutes.
     """
-    in_minutes = recorded.get("max_train_minutes") is not None
+    minutes, chosen = recorded.get("max_train_minutes"), flags.get("max_train_minutes")
+    if recorded and chosen not in (None, minutes):
+        raise UserError(
+            f"--max_train_minutes is {chosen:g}, but the run to resume was planned for "
+            f"{'a number of steps' if minutes is None else f'{minutes:g}'}. Leave it out, or "
+            "start a new run in another --output_dir."
+        )
+    in_minutes = minutes is not None
     planned = {"size", "max_train_minutes"} | ({"validation_images"} if in_minutes else set())
     return {
         name: value

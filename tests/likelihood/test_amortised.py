@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import error_of
+from exact import normal
 
 from ebm_app import EBM
 from ebm_app.config import UNetConfig
@@ -46,7 +47,8 @@ def test_error_grows_with_the_distance():
 
 
 def test_training_features_have_distance_one():
-    model, features = network(), torch.randn(500, 64) @ torch.randn(64, 64) + 5
+    scales = torch.linspace(0.5, 2, 64)
+    model, features = network(), normal((500, 64)).float() * scales + 5
     model.set_training_features(features)
     distance = model.distance(features)
     assert distance.square().mean().item() == pytest.approx(1, abs=0.02)
