@@ -151,7 +151,8 @@ def build(app: gr.Blocks, seed: int) -> None:
     data = [x, y, table, *columns]
     event = start_by(buttons, mi, [*data, steps, seeds], outputs, "research")
     table.change(list_columns, table, columns, **AT_ONCE)
-    clear_on([part.change for part in data], [event], outputs)
+    actions = [a for file in (x, y, table) for a in (file.upload, file.clear, file.delete)]
+    clear_on([draw.click, *actions, *(part.input for part in columns)], [event], outputs)
 
 
 def file_box(label: str, suffix: str) -> gr.File:

@@ -208,7 +208,7 @@ def test_new_choices_clear_toy_and_information(visit):
     page.get_by_role("option", name=re.compile("^TSM")).locator("visible=true").first.click()
     text_of(page, "Run", "^$")
     open_tab(page, "Mutual information")
-    set_number(page, "Rows to draw", 200)
+    set_number(page, "Rows to draw", 1000)
     set_number(page, "Max steps", 5)
     press(page, "Draw X and Y")
     text_of(page, "True value", "normal_1x1: 0.4133")
