@@ -11,7 +11,9 @@ from ebm_app.utils import processes
 from ebm_app.utils.files import read_json
 from ebm_app.utils.processes import SHARDING, make_accelerator, resolve_precision
 
-IMAGES = torch.randint(17, (12, 1, 8, 8), dtype=torch.uint8)
+IMAGES = torch.randint(
+    17, (12, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
 
 
 @pytest.fixture
