@@ -200,7 +200,7 @@ def test_link_selects_model_class_seed_and_tab(visit):
 def test_new_choices_clear_toy_and_information(visit):
     page = visit()
     open_tab(page, "Toy")
-    set_number(page, "Iterations", 5000)  # long enough to be stopped
+    set_number(page, "Iterations", 1000)  # long enough to be stopped
     press(page, "Train")
     text_of(page, "Run", "^Step")
     press(page, "Stop")
