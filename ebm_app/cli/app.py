@@ -61,6 +61,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         models.load(next(iter(models.folders)))  # report a bad model now instead of on the page
     app = build_app(models, args.seed)
     # the first visitor does not wait for the first model
-    Thread(target=models.calm, args=(next(iter(models.folders)),), daemon=True).start()
+    Thread(target=models.map_threshold, args=(next(iter(models.folders)),), daemon=True).start()
     print(f"{serve(app, args.host, args.port, auth, hosts)} - stop with Ctrl-C", flush=True)
     app.block_thread()

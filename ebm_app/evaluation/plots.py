@@ -12,7 +12,7 @@ from ebm_app.evaluation.selftest import Balance
 
 SIZE, DPI = (5.2, 3.8), 130
 #: Excess up to which a map is transparent, in standard deviations
-CALM = 1.0
+THRESHOLD = 1.0
 #: Upper end of the colour scale, as a multiple of the excess up to which a map is transparent
 MAX_EXCESS = 6
 #: Max opacity of a map over an image
@@ -21,7 +21,7 @@ EXCESS_LABEL = "standard deviations above ordinary images"
 
 
 def plot_over(
-    image: Tensor, excess: np.ndarray, others: Sequence[Tensor], calm: float = CALM
+    image: Tensor, excess: np.ndarray, others: Sequence[Tensor], threshold: float = THRESHOLD
 ) -> Figure:
     """Plot an anomaly map over its image, next to the nearest held-out images.
 
@@ -29,7 +29,7 @@ def plot_over(
         image: (C, H, W) in [0, 1].
         excess: the map (H, W), in standard deviations above ordinary images.
         others: the nearest held-out images, each (C, H, W) in [0, 1].
-        calm: excess up to which the map is transparent.
+        threshold: excess up to which the map is transparent.
     """
     figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
     grid = figure.add_gridspec(len(others), 4)
@@ -39,7 +39,7 @@ def plot_over(
         draw_image(part, other)
     small[0].set_title("nearest held-out", fontsize="small")
     draw_image(axes, image)
-    overlay = overlay_excess(axes, excess, calm)
+    overlay = overlay_excess(axes, excess, threshold)
     figure.colorbar(overlay, ax=axes, label=EXCESS_LABEL, location="bottom")
     return figure
 
@@ -50,10 +50,11 @@ def draw_image(axes: Axes, image: Tensor) -> None:
     axes.set(xticks=[], yticks=[])
 
 
-def overlay_excess(axes: Axes, excess: np.ndarray, calm: float = CALM) -> AxesImage:
-    """Draw a map (H, W) over an image, with an opacity that increases above ``calm``."""
-    alpha = ((excess - calm) / (3 * calm)).clip(0, OPACITY)
-    return axes.imshow(excess, cmap="autumn_r", vmin=0, vmax=MAX_EXCESS * calm, alpha=alpha)
+def overlay_excess(axes: Axes, excess: np.ndarray, threshold: float = THRESHOLD) -> AxesImage:
+    """Draw a map (H, W) over an image, with an opacity that increases above
+    ``threshold``."""
+    alpha = ((excess - threshold) / (3 * threshold)).clip(0, OPACITY)
+    return axes.imshow(excess, cmap="autumn_r", vmin=0, vmax=MAX_EXCESS * threshold, alpha=alpha)
 
 
 def balance_figure(balance: Balance) -> Figure:

@@ -96,31 +96,31 @@ def trace(ebm: EBM, image: Tensor, seed: int = 0) -> Trace | None:
     )
 
 
-def plot_trace(found: Trace) -> Figure:
+def plot_trace(traced: Trace) -> Figure:
     """Plot the time score and its running integral along the path."""
     figure = Figure(figsize=(7.5, 3.2), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2)
     shares = np.linspace(0, 1, NUM_TIMES)
-    left.fill_between(shares, found.rates, alpha=0.3)
-    left.plot(shares, found.rates)
+    left.fill_between(shares, traced.rates, alpha=0.3)
+    left.plot(shares, traced.rates)
     left.set(ylabel="time score (nats per arc length)")
-    right.plot(shares, found.totals)
-    right.set(ylabel="log pₜ(x) (nats)", title=f"ends at {found.bits:.3f} bits per dim")
+    right.plot(shares, traced.totals)
+    right.set(ylabel="log pₜ(x) (nats)", title=f"ends at {traced.bits:.3f} bits per dim")
     for axes in (left, right):
         axes.axhline(0, color="grey", lw=0.8)
         axes.set(xlabel="from noise (0) to the image (1), in arc length")
     return figure
 
 
-def show_time(found: Trace | None, share: float) -> tuple[Image.Image | None, ...]:
+def show_time(traced: Trace | None, share: float) -> tuple[Image.Image | None, ...]:
     """Return the noised image and the map of the terms at a share of the path in [0, 1]."""
-    if found is None:
+    if traced is None:
         return None, None
     index = round(share * (NUM_TIMES - 1))
-    noised = render(found.frames[index : index + 1], SIDE)
-    if found.terms is None:
+    noised = render(traced.frames[index : index + 1], SIDE)
+    if traced.terms is None:
         return noised, None
-    terms = found.terms[index]
+    terms = traced.terms[index]
     colours = mpl.colormaps["RdBu"](0.5 + 0.5 * terms / (abs(terms).max() + 1e-9))
     pixels = (255 * colours[..., :3]).round().astype(np.uint8)
     return noised, to_pil(pixels).resize(noised.size, Image.Resampling.NEAREST)
@@ -142,16 +142,16 @@ def build(
                 with gr.Row():
                     noised = picture("Noised image", "The image with noise", 200)
                     terms = picture("Terms per pixel", "What each pixel adds: blue more", 200)
-    found = gr.State()
+    traced = gr.State()
 
     def show(name: str, pixels: Tensor | None, place: float) -> tuple[Any, ...]:
         along = None if pixels is None else trace(models.load(name), pixels)
         plotted = along and plot_trace(along)
         return along, plotted, *show_time(along, place)
 
-    outputs = [found, plot, noised, terms]
+    outputs = [traced, plot, noised, terms]
     for event in events:
         options = {**of_kind("score"), "show_progress": "hidden", "api_visibility": "private"}
         event.success(show, [model, image, share], outputs, **options)
-    share.change(show_time, [found, share], [noised, terms], **AT_ONCE)
+    share.change(show_time, [traced, share], [noised, terms], **AT_ONCE)
     return outputs

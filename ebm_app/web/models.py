@@ -23,7 +23,7 @@ FIRST = "mnist"
 MAX_LOADED = 16
 #: Ordinary images whose anomaly maps set the scale of the colours, and the quantile of their
 #: maxima below which a map has no colour
-NUM_CALM, CALM_QUANTILE = 24, 0.9
+NUM_MAPS, MAP_QUANTILE = 24, 0.9
 
 
 class Models:
@@ -67,10 +67,10 @@ class Models:
         """Return the anomaly detector in the folder of a model, or None."""
         return self._load(name).detector
 
-    def calm(self, name: str) -> float | None:
+    def map_threshold(self, name: str) -> float | None:
         """Return the maximum that anomaly maps of ordinary images exceed in one of ten; None for a
         model without a detector."""
-        return self._load(name).calm
+        return self._load(name).map_threshold
 
     def _load(self, name: str) -> "LoadedModel":
         folder = self.folder(name)
@@ -99,12 +99,12 @@ class LoadedModel:
             self.detector = detector if detector.is_fitted else None
 
     @cached_property
-    def calm(self) -> float | None:
-        """See ``Models.calm``."""
+    def map_threshold(self) -> float | None:
+        """See ``Models.map_threshold``."""
         if self.detector is None:
             return None
-        maps = self.detector.explain(self.detector.ordinary[:NUM_CALM])
-        return float(np.quantile(maps.max((1, 2)), CALM_QUANTILE))
+        maps = self.detector.explain(self.detector.ordinary[:NUM_MAPS])
+        return float(np.quantile(maps.max((1, 2)), MAP_QUANTILE))
 
 
 def dataset_name(config: EBMConfig) -> str:

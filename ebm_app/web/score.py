@@ -120,7 +120,7 @@ def score_image(
         found, excess = examine(detector, image)
         facts |= found
         nearest = to_display(detector.nearest(image), ebm.config.num_levels)
-        where = plot_over(image[0], excess, nearest, models.calm(model))
+        where = plot_over(image[0], excess, nearest, models.map_threshold(model))
         outputs = outputs._replace(where=where)
     facts["answer"] = verdict(facts)
     yield outputs._replace(answer="\n".join([facts["answer"], *notes]))
