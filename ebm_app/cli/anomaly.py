@@ -9,7 +9,6 @@ of the model, are refused; --resize, --grayscale, --rgb and --round_levels conve
 --fit, a detector is fitted to the first validation images of the model's data set and saved.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,7 @@ from ebm_app.cli.command_line import (
     Positional,
     parse,
 )
-from ebm_app.cli.score import append_rows, name_of
-from ebm_app.data.listing import list_folder
+from ebm_app.cli.score import append_rows, list_images, name_of
 from ebm_app.folders import find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Count, Fraction, configuration, setting
@@ -61,10 +59,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.fit:
         return fit(detector, args)
     threshold, config = detector.threshold(args.false_alarm_rate), detector.model.config
-    listing, allowed = list_folder(args.folder), args.conversions()
-    for note in listing.notes:
-        print(f"warning: {note}", file=sys.stderr)
-    files = listing.files
+    files, allowed = list_images(args.folder), args.conversions()
     levels = [convert_image(read_image(file), str(file), config, allowed) for file in files]
     result = detector.examine(torch.stack(levels))
     is_unusual = (result.score < threshold).tolist()

@@ -61,10 +61,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     from ebm_app.utils.processes import resolve_device
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    listing = list_folder(args.folder)
-    files = listing.files
-    for note in listing.notes:
-        print(f"warning: {note}", file=sys.stderr)
+    files = list_images(args.folder)
     rows, num_bad, allowed = [], 0, args.conversions()
     for begin in tqdm(range(0, len(files), args.batch_size), desc="score"):
         images = {}
@@ -94,6 +91,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "bits_per_dim": bits,
         "trained_on": None if ebm.training_hashes is None else len(trained_on),
     }
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Return the images below a folder. Print the notes of its listing as warnings."""
+    listing = list_folder(folder)
+    for note in listing.notes:
+        print(f"warning: {note}", file=sys.stderr)
+    return listing.files
 
 
 def name_of(file: Path, folder: Path) -> str:

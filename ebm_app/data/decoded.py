@@ -40,7 +40,8 @@ def key_of(files: Iterable[Path], conversion: str) -> str:
 class DecodedCopy:
     """The copy of a data set by its key.
 
-    Use it as a context manager: other processes wait until the context closes.
+    Attributes:
+        lock: context manager; other processes wait until the context closes.
     """
 
     def __init__(self, key: str) -> None:
@@ -48,13 +49,6 @@ class DecodedCopy:
         root.mkdir(parents=True, exist_ok=True)
         self.pending = self.folder.with_name(key + ".tmp")
         self.lock = lock_folder(root)
-
-    def __enter__(self) -> "DecodedCopy":
-        self.lock.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.lock.__exit__(*error)
 
     def read(self) -> tuple[Tensor, Tensor] | None:
         """Return the images (N, C, H, W), mapped into memory, and their hashes (N,), or None if

@@ -121,7 +121,8 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
     if key is None or num * read(0).numel() <= MEMORY:
         array, hashes, shape = _decode(read, num, name, _in_memory)
     else:
-        with DecodedCopy(key) as copy:
+        copy = DecodedCopy(key)
+        with copy.lock:
             if copy.read() is None:
                 array, hashes, shape = _decode(read, num, name, copy.allocate)
                 if array is not None:

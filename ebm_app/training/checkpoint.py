@@ -23,6 +23,7 @@ from ebm_app.training.run_folder import (
     STATE,
     TRAINER_FILE,
     checkpoints,
+    named_checkpoint,
     refuse_to_overwrite,
 )
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE
@@ -63,7 +64,7 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
 
 
 def _named_checkpoint(output_dir: Path, name: str) -> Path:
-    folder = Path(name) if os.path.isdir(name) else output_dir / name
+    folder = named_checkpoint(output_dir, name)
     if not os.path.isdir(folder / STATE):
         raise UserError(
             f"{shorten(name)} is not a checkpoint. Use --resume_from_checkpoint latest or the "

@@ -32,6 +32,11 @@ def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
     return sorted(folders, key=step_of)
 
 
+def named_checkpoint(output_dir: Path, name: str) -> Path:
+    """Return the folder of a checkpoint by its path or its name in ``output_dir``."""
+    return Path(name) if os.path.isdir(name) else output_dir / name
+
+
 def refuse_to_overwrite(output_dir: Path) -> None:
     """Raise a UserError if ``output_dir`` already holds a run."""
     if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
@@ -44,8 +49,8 @@ def refuse_to_overwrite(output_dir: Path) -> None:
 def recorded_run(output_dir: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings and the flags of the run to resume, or {} and {} if no checkpoint can be
     read, which is reported when it is loaded. The checkpoint is not verified."""
-    named = Path(name) if os.path.isdir(name) else output_dir / name
-    for folder in reversed(checkpoints(output_dir)) if name == "latest" else [named]:
+    named = [named_checkpoint(output_dir, name)]
+    for folder in reversed(checkpoints(output_dir)) if name == "latest" else named:
         try:
             run = read_json(folder / STATE / TRAINER_FILE)
             settings, origin = run["settings"], run["origin"]
