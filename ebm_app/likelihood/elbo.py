@@ -113,6 +113,7 @@ class VariationalBound(PointEstimator):
     |e - e_s|^2 - |g(e)|^2 between neighbouring nodes, row by row of an image (the whole last
     dimension): the rows are treated as uncorrelated. The means of neighbouring nodes differ too,
     which makes it slightly too large, and up to twice for a model without a predicted variance.
+    From 8 draws on, it is measured by the spread of the draws instead.
 
     Sources: Song et al. 2021, arXiv:2101.09258, theorem 3; Kingma et al. 2021, arXiv:2107.00630,
     for l.

@@ -29,8 +29,6 @@ from ebm_app.utils.processes import resolve_device
 from studies.unusual_images import kinds_of, unusual_images
 
 FALSE_ALARM_RATES = (0.01, 0.05, 0.1)
-#: Arguments of a likelihood by one draw of the noise at each node
-ONE_DRAW = {"estimator": "elbo", "num_draws": 1}
 #: Detectors of pyod
 PYOD = ("ECOD", "COPOD", "HBOS", "KNN", "INNE")
 #: Validation images to fit the other detectors, and this package's if it is not fitted yet.
@@ -75,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     scores |= {name: score(ordinary.flatten(1).numpy()) for name, score in others.items()}
     likelihoods = ordinary[: args.num_likelihoods]
     if len(likelihoods):
-        scores["likelihood"] = detector.model.log_prob(likelihoods, **ONE_DRAW).numpy()
+        scores["likelihood"] = detector.model.log_prob(likelihoods, estimator="elbo").numpy()
     shown: dict[str, tuple[Tensor, np.ndarray]] = {}
     for kind in kinds_of(config.dataset):
         unusual = unusual_images(kind, source, labels, config, args.data_root, args.seed)
@@ -85,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         best = max(by_name, key=by_name.get)
         row = {"num_images": len(unusual), "best other": by_name[best], "its name": best}
         if len(likelihoods):
-            values = detector.model.log_prob(unusual[: len(likelihoods)], **ONE_DRAW).numpy()
+            values = detector.model.log_prob(unusual[: len(likelihoods)], estimator="elbo").numpy()
             row["likelihood"] = auroc(scores["likelihood"], values)
         metrics["rows"][kind] = row | {"detector": auroc(result.score, examined.score)}
     print(to_markdown([{"unusual images": kind, **row} for kind, row in metrics["rows"].items()]))
