@@ -93,15 +93,15 @@ def restore(
         if name in own
     }
     chosen = {name: getattr(args, name) for name in flags}
-    explicit_flags = explicit(args, argv, type(args))
-    explicit_flags |= {name: value for name, value in chosen.items() if value != own[name]}
-    for name in set(FIXED) & flags.keys() & explicit_flags.keys():
-        if explicit_flags[name] != flags[name]:
+    passed = explicit(args, argv, type(args))
+    passed |= {name: value for name, value in chosen.items() if value != own[name]}
+    for name in set(FIXED) & flags.keys() & passed.keys():
+        if passed[name] != flags[name]:
             raise UserError(
-                f"--{name} is {explicit_flags[name]}, but the run to resume has {flags[name]}. Leave out "
+                f"--{name} is {passed[name]}, but the run to resume has {flags[name]}. Leave out "
                 f"--{name}, or start a new run in another --output_dir."
             )
-    restored = {name: value for name, value in flags.items() if name not in explicit_flags}
+    restored = {name: value for name, value in flags.items() if name not in passed}
     with user_errors("The record of the run to resume"):
         return dataclasses.replace(args, **restored), settings
 
@@ -109,13 +109,13 @@ def restore(
 def with_data_of(args: T, argv: Sequence[str] | None, record: Path) -> T:
     """Return the arguments with the data set and the flow of a run record, unless the flags choose
     a data set."""
-    explicit_flags, names = (
+    passed, names = (
         explicit(args, argv, type(args)),
         ("dataset", "data_root", "resolution", "flow"),
     )
-    if "dataset" in explicit_flags:
+    if "dataset" in passed:
         return args
     flags = recorded_flags(record)
-    chosen = {name: flags[name] for name in names if name in flags and name not in explicit_flags}
+    chosen = {name: flags[name] for name in names if name in flags and name not in passed}
     with user_errors(str(record)):
         return dataclasses.replace(args, **chosen)
