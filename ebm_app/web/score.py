@@ -217,8 +217,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     # in the queue, because gradio shows no error of an event outside of it
     upload.change(lambda path: path, upload, file, **AT_ONCE | {"queue": True})
     scored = file.change(bind(score, **fixed), inputs, outputs, api_name="score", **options)
-    # a new stroke stops the run of the former one, and its own run starts after that. The canvas may
-    # report a stroke twice: without always_last, the second report would only stop the run
+    # A new stroke cancels the run of the previous one, then starts its own. The canvas may report
+    # a stroke twice. Without always_last, the second report would cancel the run and start none.
     inputs, options["api_name"] = [model, drawing, repeats], "score_drawing"
     stroke = drawing.input(lambda: None, trigger_mode="always_last", **AT_ONCE)
     drawn = stroke.then(bind(score_drawing, **fixed), inputs, outputs, **options)
