@@ -139,7 +139,6 @@ def build(app: gr.Blocks, seed: int) -> None:
             text = text_box("Estimate", 8)
             outputs = [plot_box("Log ratios"), text, metrics_box()]
     inputs, drawn = [task, num_rows, seeds], [x, y, table, truth]
-    draw.click(mi_example, inputs, drawn, api_name="mi_example")
     app.load(mi_example, inputs, drawn, **AT_ONCE)
     for file in (x, y, table):
         gr.on([file.upload, file.clear, file.delete], lambda: "", outputs=truth, **AT_ONCE)
@@ -153,6 +152,9 @@ def build(app: gr.Blocks, seed: int) -> None:
     table.change(list_columns, table, columns, **AT_ONCE)
     actions = [a for file in (x, y, table) for a in (file.upload, file.clear, file.delete)]
     clear_on([draw.click, *actions, *(part.input for part in columns)], [event], outputs)
+    # after clear_on, because the page dispatches the events of a click in this order, and an
+    # estimate may start as soon as the new files are there
+    draw.click(mi_example, inputs, drawn, api_name="mi_example")
 
 
 def file_box(label: str, suffix: str) -> gr.File:
