@@ -17,14 +17,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from ebm_app.cli.command_line import ConversionFlags, Positional, explicit, parse
-from ebm_app.cli.run_flags import refuse_used_folder, restore, run_options
+from ebm_app.cli.run_flags import restore, run_options, settings_to_resume
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import PositiveInt, advanced, configuration, setting
+from ebm_app.utils.fields import PositiveInt, configuration, setting
 
 #: Defaults that differ from those of ``LoopConfig``, for each target
 RECIPES: dict[str, dict[str, Any]] = {
@@ -47,17 +48,14 @@ class Arguments(LoopConfig, RunOptions, ConversionFlags):
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("download a missing data set", False)
     num_images: PositiveInt = setting("max training images of a likelihood", 20_000)
-    others: tuple[str, ...] = setting(
-        "further data sets to train a likelihood on, whose images are unusual for the model", ()
-    )
-    init_from: str | None = advanced("energy network whose weights a new run starts from", None)
+    output_dir: Path = setting("folder of the run", Path("runs/distilled"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Distil, and return the metrics on the main process."""
     began, args = time.perf_counter(), parse(Arguments, __doc__, argv, ("target", "dataset"))
-    refuse_used_folder(args)
-    args, resumed = restore(args, argv, args.dataset or "", args.target)
+    resumed = settings_to_resume(args)
+    args = restore(args, argv, resumed)
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
     from ebm_app.evaluation.held_out import images_for
@@ -70,21 +68,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if args.model is None:
         raise UserError("Name the model to distil: its folder, a bundled name or a hub id.")
     teacher = EBM.from_pretrained(args.model)
-    names = [args.dataset or teacher.config.dataset, *args.others]
-    flags = args.data_root, args.download, args.conversions()
-    data, *others = (images_for(teacher.config, name, *flags) for name in names)
+    dataset = args.dataset or teacher.config.dataset
+    data = images_for(teacher.config, dataset, args.data_root, args.download, args.conversions())
     recipe, loop_flags = COMMON | RECIPES[args.target], explicit(args, argv, LoopConfig)
-    config = resolve_loop(recipe, loop_flags, data, resumed)
-    options = run_options(args, names[0], args.target)
+    config, options = resolve_loop(recipe, loop_flags, data, resumed), run_options(args)
     if args.target == "energy":
         build = partial(EnergyTask, teacher=teacher, name=args.model, data=data)
         return launch(config, options, build)
     teacher.to(resolve_device(args.device))
-    maker = TargetMaker(teacher, data, others, options.output_dir / "targets", config.seed)
-    minutes, is_resumed = config.max_train_minutes, options.resume_from_checkpoint
+    maker = TargetMaker(teacher, data, options.output_dir / "targets", config.seed)
+    minutes = config.max_train_minutes
     deadline = began + 30 * minutes if minutes else math.inf
     held_out = maker.make("validation", NUM_HELD_OUT)
-    targets = maker.make("train", args.num_images, 0.0 if is_resumed else deadline)
+    targets = maker.make("train", args.num_images, 0.0 if resumed else deadline)
     if minutes:
         minutes = max(0.1, minutes - (time.perf_counter() - began) / 60)
     config = replace(config, max_train_minutes=minutes, num_preview_images=0)

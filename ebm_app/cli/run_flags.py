@@ -1,16 +1,13 @@
-"""Flags of the training commands, and those that a resumed run takes from its record."""
+"""Flags of the training commands, and those that a resumed or repeated run takes from a record."""
 
 import dataclasses
-import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from ebm_app.cli.command_line import explicit
 from ebm_app.config import Side
+from ebm_app.training.checkpoint import recorded_settings, refuse_to_overwrite
 from ebm_app.training.plan import RunOptions
-from ebm_app.training.run_folder import recorded_flags, recorded_run, refuse_to_overwrite
-from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import (
     advanced,
     configuration,
@@ -20,10 +17,8 @@ from ebm_app.utils.fields import (
 )
 
 T = TypeVar("T", bound=RunOptions)
-#: Flags that a resumed run must not change
-FIXED = ("dataset", "resolution", "size", "model", "target", "others")
-#: Flags that it may change: the images and the weights are compared with those of the checkpoint
-MOVABLE = ("data_root", "skip_bad", "flow", "init_from")
+#: Flags that the record of a run holds beside its settings: those that choose data and weights
+RECORDED = "dataset data_root resolution skip_bad flow init_from model target".split()
 
 
 @configuration(kw_only=True)
@@ -41,81 +36,38 @@ class DataFlags:
     resolution: Side | None = advanced("side to which the images of a folder are resized", None)
 
 
-def output_folder(args: RunOptions, dataset: str, kind: str) -> Path:
-    """Return the output folder: that of the flags, of the checkpoint to resume from, or
-    runs/<dataset>-<kind>."""
-    checkpoint = args.resume_from_checkpoint
-    if args.output_dir is not None:
-        return args.output_dir
-    if checkpoint and os.path.isdir(checkpoint):
-        return Path(checkpoint).parent
-    name = dataset.replace("folder:", "").strip("/").replace("/", "-")
-    return Path(f"runs/{name}-{kind}")
+def run_options(args: RunOptions) -> RunOptions:
+    """Return the run options among the flags, with the flags that the record holds."""
+    names = {item.name for item in dataclasses.fields(args)}
+    flags = {name: getattr(args, name) for name in RECORDED if name in names}
+    return from_attributes(RunOptions, args, flags=flags)
 
 
-def run_options(args: RunOptions, dataset: str, kind: str) -> RunOptions:
-    """Return the run options among the flags, with the output folder of a run of this kind. They
-    hold the flags that a resumed run restores."""
-    names = {item.name for item in dataclasses.fields(args)} & {*FIXED, *MOVABLE}
-    flags = {name: getattr(args, name) for name in sorted(names)}
-    folder = output_folder(args, dataset, kind)
-    return dataclasses.replace(
-        from_attributes(RunOptions, args), output_dir=folder, flags={**flags, "dataset": dataset}
-    )
-
-
-def refuse_used_folder(args: RunOptions) -> None:
-    """Raise a UserError if the flags start a new run in a folder that already holds one."""
-    if args.output_dir and not (args.overwrite_output_dir or args.resume_from_checkpoint):
-        refuse_to_overwrite(args.output_dir)
-
-
-def restore(
-    args: T, argv: Sequence[str] | None, dataset: str, kind: str
-) -> tuple[T, dict[str, Any]]:
-    """Return the arguments and the settings of the run to resume; for a new run, the same
-    arguments and {}.
-
-    Args:
-        dataset, kind: select the default output folder.
+def settings_to_resume(args: RunOptions) -> dict[str, Any]:
+    """Return the recorded settings of the run to resume, or {} for a new run.
 
     Raises:
-        UserError: naming a flag that contradicts the run.
+        UserError: if a new run would start in a folder that already holds one.
     """
-    name, folder = args.resume_from_checkpoint, output_folder(args, dataset, kind)
-    if not name:
-        return args, {}
-    settings, flags = recorded_run(folder, name)
-    own = {item.name: item.default for item in dataclasses.fields(args)}
-    flags = {  # tuples are lists in JSON
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in flags.items()
-        if name in own
-    }
-    chosen = {name: getattr(args, name) for name in flags}
+    if args.resume_from_checkpoint:
+        return recorded_settings(args.output_dir, args.resume_from_checkpoint)
+    if not args.overwrite_output_dir:
+        refuse_to_overwrite(args.output_dir)
+    return {}
+
+
+def restore(args: T, argv: Sequence[str] | None, settings: Mapping[str, Any]) -> T:
+    """Return the arguments, where flags that are not passed have the values in the recorded
+    ``settings`` of a run. A record without flags has its data set in the model's configuration."""
+    flags = dict(settings.get("flags", {}))
+    for part in settings.values():
+        if isinstance(part, Mapping) and "dataset" in part:
+            flags.setdefault("dataset", part["dataset"])
     passed = explicit(args, argv, type(args))
-    passed |= {name: value for name, value in chosen.items() if value != own[name]}
-    for name in set(FIXED) & flags.keys() & passed.keys():
-        if passed[name] != flags[name]:
-            raise UserError(
-                f"--{name} is {passed[name]}, but the run to resume has {flags[name]}. Leave out "
-                f"--{name}, or start a new run in another --output_dir."
-            )
-    restored = {name: value for name, value in flags.items() if name not in passed}
-    with user_errors("The record of the run to resume"):
-        return dataclasses.replace(args, **restored), settings
-
-
-def with_data_of(args: T, argv: Sequence[str] | None, record: Path) -> T:
-    """Return the arguments with the data set and the flow of a run record, unless the flags choose
-    a data set."""
-    passed, names = (
-        explicit(args, argv, type(args)),
-        ("dataset", "data_root", "resolution", "flow"),
-    )
-    if "dataset" in passed:
-        return args
-    flags = recorded_flags(record)
-    chosen = {name: flags[name] for name in names if name in flags and name not in passed}
-    with user_errors(str(record)):
-        return dataclasses.replace(args, **chosen)
+    restored = {
+        item.name: flags[item.name]
+        for item in dataclasses.fields(args)
+        if item.name in flags.keys() - passed.keys() and getattr(args, item.name) == item.default
+    }
+    with user_errors("The record of the run"):
+        return dataclasses.replace(args, **restored)

@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.cli.run_flags import (
-    DataFlags,
-    refuse_used_folder,
-    restore,
-    run_options,
-    with_data_of,
-)
+from ebm_app.cli.run_flags import DataFlags, restore, run_options, settings_to_resume
 from ebm_app.config import Settings
 from ebm_app.training.plan import RunOptions, complete, flags_on_resume
 from ebm_app.utils.fields import advanced, configuration, setting
@@ -46,11 +40,9 @@ class Arguments(Settings, RunOptions, DataFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train, and return the metrics on the main process."""
     args = parse(Arguments, __doc__, argv, FIRST)
-    if not args.dry_run:
-        refuse_used_folder(args)
-    args, resumed = restore(args, argv, args.dataset, args.space)
-    if args.config and not resumed:
-        args = with_data_of(args, argv, args.config)
+    resumed = {} if args.dry_run else settings_to_resume(args)
+    file = resumed or (read_json(args.config).get("settings", {}) if args.config else None)
+    args = restore(args, argv, file or {})
     # slow to import, and not needed for --help
     from ebm_app.data.images import load_images
     from ebm_app.flow import Flow
@@ -65,8 +57,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     data = load_images(
         args.dataset, args.data_root, args.download, args.resolution, skip_bad=args.skip_bad
     )
-    file = read_json(args.config).get("settings", {}) if args.config else resumed or None
-    flow = Flow.from_pretrained(args.flow) if args.flow else latent_flow(args.init_from)
+    flow = latent_flow(args.init_from)
+    if flow is None and args.flow:
+        flow = Flow.from_pretrained(args.flow)
     ebm_config, config = resolve(data, flags, file, flow)
     if args.config and file["ebm"]["dataset"] == data.name and "data" in file:
         labels = data.labels[0] if ebm_config.num_classes else None
@@ -79,4 +72,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         print(json.dumps(record_settings(ebm_config, config) | cost, indent=2))
         return None
     task = partial(EBMTask, ebm_config=ebm_config, data=data, flow=flow)
-    return launch(config, run_options(args, args.dataset, ebm_config.space), task)
+    return launch(config, run_options(args), task)

@@ -6,17 +6,17 @@ ebm train_flow --flow spline --dataset digits --output_dir runs/spline
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.cli.run_flags import DataFlags, refuse_used_folder, restore, run_options
+from ebm_app.cli.run_flags import DataFlags, restore, run_options, settings_to_resume
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
 from ebm_app.utils.fields import configuration, setting
 
 #: Range of the number of dequantised images that a flow is fitted to; small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
-
 #: Defaults for flows that differ from those of ``LoopConfig``
 RECIPE: dict[str, Any] = dict(max_train_steps=3000)
 
@@ -30,14 +30,15 @@ class Arguments(LoopConfig, RunOptions, DataFlags):
         "spline (spline coupling layers, trained by maximum likelihood)",
         "gaussian",
     )
+    output_dir: Path = setting("folder of the run", Path("runs/flow"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Fit the flow, train its weights if it has any, and return its metrics on the main
     process."""
     args = parse(Arguments, __doc__, argv, ("flow", "dataset", "data_root", "output_dir"))
-    refuse_used_folder(args)
-    args, resumed = restore(args, argv, args.dataset, f"{args.flow}-flow")
+    resumed = settings_to_resume(args)
+    args = restore(args, argv, resumed)
     # slow to import, and not needed for --help
     import torch
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.data.levels import dequantise
     from ebm_app.flow import Flow, FlowConfig
     from ebm_app.spaces import SPACES
-    from ebm_app.training.launch import launch, launch_fitted
+    from ebm_app.training.launch import launch
     from ebm_app.training.settings import resolve_loop
     from ebm_app.training.tasks import FlowTask
     from ebm_app.utils.random import make_generator
@@ -65,5 +66,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     noise = torch.rand(levels.shape, generator=make_generator("cpu", config.seed))
     flow.space.fit(dequantise(levels, data.num_levels, noise), repeats)
     build = partial(FlowTask, flow=flow, data=data)
-    run = launch if any(True for _ in flow.parameters()) else launch_fitted
-    return run(config, run_options(args, args.dataset, f"{kind}-flow"), build)
+    return launch(config, run_options(args), build)

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,30 +52,22 @@ class Targets(NamedTuple):
 class TargetMaker:
     """Computes targets in files of ``SHARD`` images, which later runs reuse.
 
-    Half of the images are ordinary. The others are changed by ``KINDS``, but of every four images
-    one is from ``others``, if there are any. Held-out targets are of validation images; of every
-    four images one is changed by ``OTHER_KINDS``, which are not trained on.
+    Half of the images are ordinary, the others are changed by ``KINDS``. Held-out targets are of
+    validation images; of every four images one is changed by ``OTHER_KINDS``, which are not
+    trained on.
 
     Args:
         folder: folder of the files.
-        others: data sets whose images are unusual for the teacher.
         settings: arguments of ``EBM.likelihood``.
     """
 
     def __init__(
-        self,
-        teacher: EBM,
-        data: ImageData,
-        others: Sequence[ImageData],
-        folder: Path,
-        seed: int,
-        **settings: Any,
+        self, teacher: EBM, data: ImageData, folder: Path, seed: int, **settings: Any
     ) -> None:
         self.teacher, self.data, self.folder = teacher, data, folder
-        self.others = torch.cat([other.train for other in others]) if others else None
         self.seed, self.settings = seed, settings
-        names = [part.name for part in (data, *others)]
-        self.about = {"about": str([fingerprint(teacher.density.model), names, seed, settings])}
+        source = [fingerprint(teacher.density.model), [data.name], seed, settings]
+        self.about = {"about": str(source)}
         folder.mkdir(parents=True, exist_ok=True)
 
     def make(self, split: str, num_images: int, deadline: float = math.inf) -> Targets:
@@ -89,40 +80,31 @@ class TargetMaker:
                 if shards and time.perf_counter() > deadline:
                     break
                 self._compute(path, split, 2 * (self.seed + index) + (split == "train"))
-            shards.append(self._read(path))
+            if read_metadata(path) != self.about:
+                raise UserError(
+                    f"{path} has targets of another model or other settings. Delete {self.folder}."
+                )
+            shards.append(Targets(**read_tensors(path)))
         return Targets(*map(torch.cat, zip(*shards, strict=True)))
-
-    def _read(self, path: Path) -> Targets:
-        if read_metadata(path) != self.about:
-            raise UserError(
-                f"{path} has targets of another model or other settings. Delete {self.folder}."
-            )
-        return Targets(**read_tensors(path))
 
     def _compute(self, path: Path, split: str, seed: int) -> None:
         """Compute the targets of a file."""
-        levels = self._images(split, make_generator("cpu", 4, seed))
+        generator, num_levels = make_generator("cpu", 4, seed), self.data.num_levels
+        images = self.data.split(split)
+
+        def draw(num: int) -> Tensor:
+            return images[torch.randint(len(images), (num,), generator=generator)]
+
+        levels, unusual = draw(SHARD).clone(), slice(1, None, 2)
+        levels[unusual] = make_unusual(levels[unusual], num_levels, generator, KINDS)
+        if split != "train":
+            others = make_unusual(draw(SHARD // 4), num_levels, generator, OTHER_KINDS)
+            levels[3::4] = others
         terms = self.teacher.likelihood(levels, seed=seed, **self.settings).components
         if terms is None:
             raise UserError("This model has no terms per pixel, so they cannot be distilled.")
         targets = Targets(levels, terms.float(), torch.arange(SHARD) % 2 == 0)
         write_tensors(path, targets._asdict(), self.about)
-
-    def _images(self, split: str, generator: torch.Generator) -> Tensor:
-        """Return levels of a file, ordinary and unusual ones in turn."""
-        source, num_levels = self.data.split(split), self.data.num_levels
-
-        def draw(images: Tensor, num: int) -> Tensor:
-            return images[torch.randint(len(images), (num,), generator=generator)]
-
-        levels, odd, fourth = draw(source, SHARD).clone(), slice(1, None, 2), slice(3, None, 4)
-        levels[odd] = make_unusual(levels[odd], num_levels, generator, KINDS)
-        if split != "train":
-            rest = draw(source, SHARD // 4)
-            levels[fourth] = make_unusual(rest, num_levels, generator, OTHER_KINDS)
-        elif self.others is not None:
-            levels[fourth] = draw(self.others, SHARD // 4)
-        return levels
 
 
 class Regression(nn.Module):

@@ -12,10 +12,10 @@ from torch import Tensor
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
+from ebm_app.training.checkpoint import recorded_settings
 from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.launch import latent_flow, launch
 from ebm_app.training.plan import RunOptions, flags_on_resume
-from ebm_app.training.run_folder import recorded_run
 from ebm_app.training.settings import resolve
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.output import lasting_terminal
@@ -73,10 +73,8 @@ def train(
         (1, 8, 8)
     """
     folder = Path(check_argument(str | os.PathLike, "output_dir", output_dir))
-    dataset, flow = (
-        check_argument(str, "dataset", dataset),
-        check_argument(Flow | None, "flow", flow),
-    )
+    dataset = check_argument(str, "dataset", dataset)
+    flow = check_argument(Flow | None, "flow", flow)
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
     settings = {"classes": "none" if labels is None else "all", **settings}
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
@@ -84,7 +82,7 @@ def train(
     flow = latent_flow(options.init_from) if flow is None else flow
     resumed = {}
     if options.resume_from_checkpoint:
-        resumed, _ = recorded_run(folder, options.resume_from_checkpoint)
+        resumed = recorded_settings(folder, options.resume_from_checkpoint)
         settings = flags_on_resume(resumed.get("training", {}), settings)
     ebm_config, config = resolve(data, settings, resumed or None, flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))

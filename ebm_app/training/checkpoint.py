@@ -4,28 +4,21 @@ A checkpoint is the folder of a model (the averaged weights) with a folder ``sta
 all that is needed to resume, and the digests of all files. It is written under a temporary name
 and then renamed, and older checkpoints are removed last. An interruption or a full disk at any
 moment therefore leaves the previous checkpoint intact.
+
+Imports no torch, so that a used output folder is reported at once.
 """
 
 import hashlib
 import os
+import re
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
 
 from ebm_app.folders import CONFIG_FILE, HASHES_FILE, WEIGHTS_FILE
-from ebm_app.pretrained import PretrainedModel
-from ebm_app.training.run_folder import (
-    PENDING,
-    PREFIX,
-    STATE,
-    TRAINER_FILE,
-    checkpoints,
-    named_checkpoint,
-    refuse_to_overwrite,
-)
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import (
@@ -37,37 +30,90 @@ from ebm_app.utils.files import (
     write_tensors,
 )
 
-TENSORS_FILE, BEST_FILE, DIGESTS_FILE = "trainer.safetensors", "best.safetensors", "digests.json"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ebm_app.pretrained import PretrainedModel
+
+PREFIX, STATE = "checkpoint-", "state"
+#: Suffix of a checkpoint being written or deleted
+PENDING = ".tmp"
+#: Files of the folder ``state``
+TRAINER_FILE, TENSORS_FILE = "trainer.json", "trainer.safetensors"
+BEST_FILE, DIGESTS_FILE = "best.safetensors", "digests.json"
 #: Files at the top of an output folder
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, METRICS_FILE, RUN_FILE, "loss.png")
+LATEST = "latest"
+
+
+def step_of(folder: Path) -> int:
+    """Return the step in the name of a checkpoint."""
+    return int(folder.name.removeprefix(PREFIX).removesuffix(PENDING))
+
+
+def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
+    """Return the complete checkpoints of a run, oldest first; the suffix ``PENDING`` selects
+    incomplete ones."""
+    pattern = re.compile(PREFIX + r"\d{1,12}" + re.escape(suffix))
+    named = (folder for folder in output_dir.glob(PREFIX + "*") if pattern.fullmatch(folder.name))
+    folders = (folder for folder in named if folder.is_dir() and not folder.is_symlink())
+    return sorted(folders, key=step_of)
+
+
+def refuse_to_overwrite(output_dir: Path) -> None:
+    """Raise a UserError if ``output_dir`` already holds a run."""
+    if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
+        raise UserError(
+            f"{output_dir} already holds a run. Use another --output_dir, resume with "
+            "--resume_from_checkpoint latest, or replace it with --overwrite_output_dir."
+        )
+
+
+def prepare_folder(output_dir: Path, overwrite: bool) -> None:
+    """Prepare ``output_dir`` for a new run. An earlier run there is deleted if ``overwrite`` is
+    set, and refused otherwise. Other files are kept."""
+    if not overwrite:
+        return refuse_to_overwrite(output_dir)
+    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+    for name in RECORDS:
+        (output_dir / name).unlink(missing_ok=True)
+
+
+def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
+    """Return the settings of the run to resume, as in its record, or {} if no checkpoint can be
+    read, which is reported when it is loaded. The checkpoint is not verified."""
+    folders = reversed(checkpoints(output_dir)) if name == LATEST else [Path(name)]
+    for folder in folders:
+        with suppress(UserError):
+            run = read_json(folder / STATE / TRAINER_FILE)
+            return run.get("settings", {}) | run.get("origin", {})
+    return {}
 
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:
-    """Return the checkpoint to resume from: a path, a name in ``output_dir``, or "latest" for the
-    last intact one there. Damaged checkpoints are reported on stderr and renamed."""
-    if name != "latest":
-        return _named_checkpoint(output_dir, name)
+    """Return the checkpoint to resume from: a path, or "latest" for the last intact one in
+    ``output_dir``. Damaged checkpoints there are reported on stderr and renamed."""
+    if name != LATEST:
+        return _checkpoint_at(Path(name), output_dir)
     for folder in reversed(checkpoints(output_dir)):
         try:
             verify(folder)
             return folder
         except UserError as error:
             print(f"Skipping a damaged checkpoint: {error}", file=sys.stderr)
-            renamed = folder.with_name(folder.name + ".damaged")
-            while renamed.exists():
-                renamed = renamed.with_name(renamed.name + ".damaged")
-            folder.rename(renamed)
+            os.replace(folder, mkdtemp(prefix=f"{folder.name}.damaged-", dir=output_dir))
     raise UserError(
         f"{output_dir} holds no intact checkpoint, so --resume_from_checkpoint latest cannot "
         "resume. Start again with --overwrite_output_dir."
     )
 
 
-def _named_checkpoint(output_dir: Path, name: str) -> Path:
-    folder = named_checkpoint(output_dir, name)
+def _checkpoint_at(folder: Path, output_dir: Path) -> Path:
     if not os.path.isdir(folder / STATE):
         raise UserError(
-            f"{shorten(name)} is not a checkpoint. Use --resume_from_checkpoint latest or the "
+            f"{shorten(folder)} is not a checkpoint. Use --resume_from_checkpoint latest or the "
             f"path of a folder {PREFIX}N."
         )
     verify(folder)
@@ -85,8 +131,8 @@ def _named_checkpoint(output_dir: Path, name: str) -> Path:
 def save_checkpoint(
     output_dir: Path,
     step: int,
-    model: PretrainedModel,
-    tensors: dict[str, Tensor],
+    model: "PretrainedModel",
+    tensors: "dict[str, Tensor]",
     trainer: dict[str, Any],
     limit: int,
 ) -> None:
@@ -112,18 +158,6 @@ def save_checkpoint(
         os.replace(pending, folder)
     for old in checkpoints(output_dir)[:-limit]:
         shutil.rmtree(old.rename(old.with_name(old.name + PENDING)))
-
-
-def prepare_folder(output_dir: Path, overwrite: bool) -> None:
-    """Prepare ``output_dir`` for a new run. An earlier run there is deleted if ``overwrite`` is
-    set, and refused otherwise. Other files are kept."""
-    if not overwrite:
-        return refuse_to_overwrite(output_dir)
-    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
-        if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
-    for name in RECORDS:
-        (output_dir / name).unlink(missing_ok=True)
 
 
 def digests(folder: Path) -> dict[str, str]:

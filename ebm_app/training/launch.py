@@ -3,16 +3,14 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
-from torch import Tensor
 
 from ebm_app.config import EBMConfig, LoopConfig
 from ebm_app.ebm import EBM
@@ -22,7 +20,7 @@ from ebm_app.pretrained import read_hashes
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.plan import RunOptions, changes_of
-from ebm_app.training.tasks import FlowTask, Task
+from ebm_app.training.tasks import Task
 from ebm_app.training.timing import plan_by_time
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils import RUN_FILE
@@ -44,10 +42,11 @@ LOCK = ".lock"
 FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "calibration"})
 #: The same for a run that adds an early network, which is the only one that reads the labels
 FREE_WITH_EARLY = FREE | {"early", "num_classes"}
-Metrics = dict[str, Any]
 
 
-def launch(config: LoopConfig, options: RunOptions, build: Callable[..., Task]) -> Metrics | None:
+def launch(
+    config: LoopConfig, options: RunOptions, build: Callable[..., Task]
+) -> dict[str, Any] | None:
     """Train the task that ``build`` makes from the settings. Return the metrics on the main
     process, and None on others."""
     began = time.perf_counter()
@@ -55,59 +54,62 @@ def launch(config: LoopConfig, options: RunOptions, build: Callable[..., Task]) 
         # accelerate's own configuration may set the precision
         config = replace(config, mixed_precision=accelerator.mixed_precision)
         task = build(accelerator, config=config)
-        if options.init_from and not options.resume_from_checkpoint:
-            init_from(task.model, options.init_from)
-        trainer = Trainer(accelerator, task, config, output.folder)
-        begin_or_resume(accelerator, trainer, options)
-        if options.flags:
-            trainer.now.origin.setdefault("flags", options.flags)
-        if config.max_train_steps is None:
-            plan_by_time(trainer, config, began)
-        output.data["settings"] = {**trainer.now.settings, **trainer.now.origin}
         output.data["images"] = task.report
-        if accelerator.is_main_process:
-            output.write(None)
-            print(f"Training on {describe_devices(accelerator)}.", file=sys.stderr)
-            print(task.description, file=sys.stderr)
-        metrics = record(task, output, trainer.fit())
-        if accelerator.is_main_process:
-            warn_of_disagreements(validation_bits(trainer.now.best))
-            save_training_figure(output.folder)
-    return metrics
+        if task.trained_parameters():
+            result = train_task(task, options, output, began)
+        else:
+            result = score_fitted(task, options, output)
+        metrics = {
+            "output_dir": str(output.folder),
+            "device": describe_devices(accelerator),
+            **result,
+            **task.final_metrics(output.folder),
+        }
+        if not accelerator.is_main_process:
+            return None
+        output.save(metrics)
+        return metrics
 
 
-def validation_bits(best: Mapping[str, int | float | None]) -> dict[str, float]:
-    """Return the finite bits per dim among validation metrics."""
-    return {
-        name: value
-        for name, value in best.items()
-        if name.endswith("bits_per_dim") and value is not None
-    }
-
-
-def launch_fitted(
-    config: LoopConfig, options: RunOptions, build: Callable[..., FlowTask]
-) -> Metrics | None:
-    """Score and record a flow that was fitted in closed form. Return the metrics on the main
-    process, and None on others."""
-    with set_up(config, options) as (accelerator, output):
-        task, overwrite = build(accelerator, config=config), options.overwrite_output_dir
-        on_main(accelerator, lambda: checkpoint.prepare_folder(output.folder, overwrite))
-        output.data["settings"] = {**task.settings(), "training": to_dict(config)}
-        if accelerator.is_main_process:
-            task.model.save_pretrained(output.folder)
-        values = task.validate()
-        names = ("bits_per_dim", "stderr")
-        return record(task, output, {name: values[f"validation_{name}"] for name in names})
-
-
-def check_processes(num: int, expected: int | None) -> None:
-    """Raise a UserError if the number of processes is not the expected one."""
-    if expected not in (None, num):
-        raise UserError(
-            f"Expected {expected} processes, got {num}. On CPUs, accelerate launch starts one; "
-            f"use torchrun --nproc_per_node {expected}."
+def train_task(task: Task, options: RunOptions, output: Output, began: float) -> dict[str, Any]:
+    """Begin or resume a run and train to its last step. Return the metrics of ``Trainer.fit``."""
+    accelerator, config = task.accelerator, task.config
+    if options.init_from and not options.resume_from_checkpoint:
+        init_from(task.model, options.init_from)
+    trainer = Trainer(accelerator, task, config, output.folder)
+    if options.resume_from_checkpoint:
+        resume(trainer, options.resume_from_checkpoint)
+    else:
+        prepare_folder(accelerator, options)
+        if options.init_from:
+            trainer.now.origin = {"init_from": {"model": options.init_from}}
+    if options.flags:
+        trainer.now.origin.setdefault("flags", options.flags)
+    if config.max_train_steps is None:
+        plan_by_time(trainer, config, began)
+    output.data["settings"] = {**trainer.now.settings, **trainer.now.origin}
+    if accelerator.is_main_process:
+        output.write(None)
+        print(f"Training on {describe_devices(accelerator)}.", file=sys.stderr)
+        print(task.description, file=sys.stderr)
+    result = trainer.fit()
+    if accelerator.is_main_process:
+        known = {name: value for name, value in trainer.now.best.items() if value is not None}
+        warn_of_disagreements(
+            {name: value for name, value in known.items() if name.endswith("bits_per_dim")}
         )
+        save_training_figure(output.folder)
+    return result
+
+
+def score_fitted(task: Task, options: RunOptions, output: Output) -> dict[str, Any]:
+    """Save and validate a flow that was fitted in closed form. Return its bits per dim."""
+    prepare_folder(task.accelerator, options)
+    output.data["settings"] = {**task.settings(), "training": to_dict(task.config)}
+    if task.accelerator.is_main_process:
+        task.model.save_pretrained(output.folder)
+    values = task.validate()
+    return {name: values[f"validation_{name}"] for name in ("bits_per_dim", "stderr")}
 
 
 @contextmanager
@@ -120,7 +122,12 @@ def set_up(config: LoopConfig, options: RunOptions) -> Iterator[tuple[Accelerato
         log_with=None if config.report_to == "jsonl" else config.report_to,
         dynamo_backend=config.compile,
     )
-    check_processes(accelerator.num_processes, options.expect_processes)
+    num, expected = accelerator.num_processes, options.expect_processes
+    if expected not in (None, num):
+        raise UserError(
+            f"Expected {expected} processes, got {num}. On CPUs, accelerate launch starts one; "
+            f"use torchrun --nproc_per_node {expected}."
+        )
     stop_with_launcher()
     output = Output(options.output_dir / RUN_FILE)
     with on_main(accelerator, lambda: lock(output.folder / LOCK)) or nullcontext():
@@ -128,57 +135,28 @@ def set_up(config: LoopConfig, options: RunOptions) -> Iterator[tuple[Accelerato
         shut_down(accelerator)
 
 
-def begin_or_resume(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> None:
-    """Resume from the checkpoint of the options, or prepare the folder for a new run."""
-    folder, name = options.output_dir, options.resume_from_checkpoint
-    if name:
-        path = on_main(accelerator, lambda: str(checkpoint.find_checkpoint(folder, name)))
-        (path,) = broadcast_object_list([path])
-        return resume(accelerator, trainer, Path(path))
-    overwrite = options.overwrite_output_dir
+def prepare_folder(accelerator: Accelerator, options: RunOptions) -> None:
+    """Prepare the output folder for a new run."""
+    folder, overwrite = options.output_dir, options.overwrite_output_dir
     on_main(accelerator, lambda: checkpoint.prepare_folder(folder, overwrite))
-    if options.init_from:
-        trainer.now.origin = {"init_from": {"model": options.init_from}}
 
 
-def resume(accelerator: Accelerator, trainer: Trainer, folder: Path) -> None:
-    """Resume a run from a checkpoint, and save the best model so far in the output folder."""
-    model, state = trainer.task.model, folder / checkpoint.STATE
+def resume(trainer: Trainer, name: str) -> None:
+    """Resume a run from a checkpoint, a path or "latest", and save the best model so far in the
+    output folder."""
+    accelerator, model = trainer.accelerator, trainer.task.model
+    find = partial(checkpoint.find_checkpoint, trainer.output_dir, name)
+    (folder,) = broadcast_object_list([on_main(accelerator, find)])
+    best = folder / checkpoint.STATE / checkpoint.BEST_FILE
     model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
-    space = fixed_space(model)
-    with report_damage(state):
+    with report_damage(folder / checkpoint.STATE):
         trainer.resume(folder)
-    if not all(torch.equal(space[key], value) for key, value in fixed_space(model).items()):
-        raise UserError(f"{folder} is in the latent space of another flow. Leave out --flow.")
     if trainer.now.best is not None:
         trained = {name: value.clone() for name, value in model.state_dict().items()}
-        check_weights(model, state / checkpoint.BEST_FILE)
-        load_weights(model, state / checkpoint.BEST_FILE)
+        check_weights(model, best)
+        load_weights(model, best)
         on_main(accelerator, lambda: model.save_pretrained(trainer.output_dir))
         model.load_state_dict(trained)
-
-
-def fixed_space(model: Any) -> dict[str, Tensor]:
-    """Return a copy of the parameters of the space of an ``EBM``, which training leaves unchanged;
-    {} for other models."""
-    if not isinstance(model, EBM):
-        return {}
-    return {name: value.clone() for name, value in model.space.state_dict().items()}
-
-
-def record(task: Task, output: Output, result: Metrics) -> Metrics | None:
-    """Write the run record with the metrics of a finished run. Return them on the main process,
-    and None on others."""
-    metrics = {
-        "output_dir": str(output.folder),
-        "device": describe_devices(task.accelerator),
-        **result,
-        **task.final_metrics(output.folder),
-    }
-    if not task.accelerator.is_main_process:
-        return None
-    output.save(metrics)
-    return metrics
 
 
 def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
@@ -196,12 +174,8 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
             "Use its settings, for example its run.json with --config."
         )
     ebm.add_training_hashes(source.training_hashes)
-    space = ebm.space.state_dict()
-    if not all(torch.equal(space[key].cpu(), v) for key, v in source.space.state_dict().items()):
-        raise UserError(
-            f"The model {name_or_path} is in the latent space of another flow. Use that --flow."
-        )
     if adds_early:
+        ebm.space.load_state_dict(source.space.state_dict())
         ebm.model.net.late.load_state_dict(source.model.net.state_dict())
     else:
         ebm.load_state_dict(source.state_dict())

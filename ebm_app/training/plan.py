@@ -1,5 +1,4 @@
-"""The plan of a run: its folder, its start, its length, what a resume may change, its learning
-rates and its periodic actions.
+"""The plan of a run: its folder, its length, what a resume may change, and its learning rates.
 
 Imports no torch, so that ``--help`` is fast.
 """
@@ -29,14 +28,8 @@ NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
 #: Settings that may change when a run is resumed, since they do not affect the weights: the number
 #: of steps is compared, whatever the minutes
 FREE_ON_RESUME = frozenset(
-    {
-        "max_train_minutes",
-        "checkpointing_steps",
-        "checkpoints_total_limit",
-        "logging_steps",
-        "report_to",
-    }
-    | {"validation_steps", "num_preview_images", "num_nodes", "gradient_checkpointing"}
+    "max_train_minutes checkpointing_steps checkpoints_total_limit logging_steps report_to "
+    "validation_steps num_preview_images num_nodes gradient_checkpointing".split()
 )
 
 Config = TypeVar("Config", bound=LoopConfig)
@@ -47,10 +40,10 @@ class RunOptions:
     """Where a run is written and how it starts. ``flags`` are kept in its record: a resumed run
     restores them."""
 
-    output_dir: Path | None = setting(
-        "folder of the run; runs/<dataset>-<kind> if not given", None
+    output_dir: Path = setting("folder of the run", Path("runs/model"))
+    overwrite_output_dir: bool = setting(
+        "replace the run in the output folder, unless it is resumed", False
     )
-    overwrite_output_dir: bool = setting("replace the run in the output folder", False)
     resume_from_checkpoint: str | None = setting(
         "checkpoint to resume from: latest, or a path", None
     )
@@ -60,13 +53,6 @@ class RunOptions:
     device: str = setting("auto, cpu or cuda", "auto")
     init_from: str | None = None
     flags: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.resume_from_checkpoint and self.overwrite_output_dir:
-            raise UserError(
-                "--resume_from_checkpoint resumes the run that --overwrite_output_dir deletes. "
-                "Use only one of them."
-            )
 
 
 def override(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,17 +85,15 @@ def flags_on_resume(recorded: Mapping[str, Any], flags: Mapping[str, Any]) -> di
     {'seed': 1}
 
     Raises:
-        UserError: if the flags give other minutes.
+        UserError: if the flags set other minutes.
     """
     minutes, chosen = recorded.get("max_train_minutes"), flags.get("max_train_minutes")
     if recorded and chosen not in (None, minutes):
         raise UserError(
-            f"--max_train_minutes is {chosen:g}, but the run to resume was planned for "
-            f"{'a number of steps' if minutes is None else f'{minutes:g}'}. Leave it out, or "
-            "start a new run in another --output_dir."
+            f"--max_train_minutes was {minutes} in the run to resume, now {chosen:g}. Leave it "
+            "out, or start a new run in another --output_dir."
         )
-    in_minutes = minutes is not None
-    planned = {"size", "max_train_minutes"} | ({"validation_images"} if in_minutes else set())
+    planned = {"max_train_minutes"} | ({"validation_images"} if minutes else set())
     return {
         name: value
         for name, value in flags.items()

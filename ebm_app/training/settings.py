@@ -77,10 +77,11 @@ def resolve(
     Raises:
         UserError: for an unknown setting, an invalid value, or settings that exclude each other.
     """
-    if file is not None and "size" in flags:
-        raise UserError("The run of --config has a network of its own. Leave out --size.")
     size = flags.get("size", Settings.size)
     recipe = make_recipe(data.name, data.image_shape, data.num_levels, size)
+    if file is not None and "size" in flags:  # its network replaces that of the file
+        names = recipe.keys() & {field.name for field in fields(UNetConfig)}
+        flags = {name: recipe[name] for name in names} | flags
     latent = {} if flow is None else {**LATENT, "space": flow.config.space}
     recorded = {} if file is None else flatten(file)
     chosen = override({**recipe, **latent, **recorded}, flags)

@@ -122,22 +122,17 @@ class TrainingState:
 
 
 def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
-    """Raise a UserError if settings that change the weights differ from those of a checkpoint."""
+    """Raise a UserError if settings that change the weights, or the images, differ from those of a
+    checkpoint."""
     changes, free = [], FREE_ON_RESUME | SPLIT
     runs = [run.settings["training"] for run in (saved, now)]
     if runs[1]["lr_scheduler"] == CONSTANT and all(
         saved.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
-    settings = {"data": now.settings["data"], **saved.settings}  # old checkpoints lack the data
-    if settings["data"] != now.settings["data"]:
-        raise UserError(
-            f"{folder} was trained on other images. Restore them. Earlier versions split a folder "
-            "or a Hugging Face data set without splits at random, and only they can resume such a "
-            "run."
-        )
     for kind, current in now.settings.items():
-        changes += changes_of(settings.get(kind, {}), current, free)
+        if kind != "data":
+            changes += changes_of(saved.settings.get(kind, {}), current, free)
     if saved.total_batch_size != now.total_batch_size:
         changes.append(
             "total batch size (per process x accumulation x processes) was "
@@ -148,3 +143,5 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
             f"{folder} was trained with other settings: {'; '.join(changes)}. Resume with the "
             "settings of its run.json."
         )
+    if saved.settings.get("data", now.settings["data"]) != now.settings["data"]:
+        raise UserError(f"{folder} was trained on other images. Restore them.")

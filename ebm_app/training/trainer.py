@@ -22,7 +22,6 @@ from ebm_app.training import checkpoint
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.plan import complete, learning_rate
-from ebm_app.training.run_folder import PREFIX
 from ebm_app.training.settings import record_data
 from ebm_app.training.state import Progress, TrainingState
 from ebm_app.training.tasks import Task
@@ -121,7 +120,7 @@ class Trainer:
 
     def save(self) -> Path:
         """Write a checkpoint of this step, if there is none yet, and return its folder."""
-        folder = self.output_dir / f"{PREFIX}{self.now.step}"
+        folder = self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
         if self.saved == self.now.step:
             return folder
         losses = self.losses()
@@ -143,7 +142,7 @@ class Trainer:
         self.now, losses = self.state.load(folder, self.now)
         self.pending = list(losses)
         self.start = (self.now.step, self.now.seconds)
-        own = self.output_dir / f"{PREFIX}{self.now.step}"
+        own = self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
         if folder.resolve() == own.resolve():
             self.saved = self.now.step
 

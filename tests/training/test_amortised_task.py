@@ -37,9 +37,9 @@ def teacher(tmp_path_factory):
     return folder
 
 
-def maker(teacher, folder, seed=0, others=()):
+def maker(teacher, folder, seed=0):
     ebm = EBM.from_pretrained(teacher)
-    return TargetMaker(ebm, DATA, others, folder, seed, num_nodes=3, num_draws=1)
+    return TargetMaker(ebm, DATA, folder, seed, num_nodes=3, num_draws=1)
 
 
 def test_targets_are_terms_of_the_bound_of_ordinary_and_unusual_images(teacher, tmp_path):
@@ -63,12 +63,6 @@ def test_targets_are_kept_and_extended(teacher, tmp_path):
     assert all(path.stat().st_mtime_ns == then for path, then in before.items())
     assert len(maker(teacher, tmp_path).make("train", 80, deadline=0.0).terms) == 24
     assert "other settings" in error_of(maker(teacher, tmp_path, seed=1).make, "train", 8)
-
-
-def test_other_data_sets_are_trained_on(teacher, tmp_path):
-    other = DATA.__class__("other", 17, *[torch.full((4, 1, 8, 8), 3, dtype=torch.uint8)] * 3)
-    targets = maker(teacher, tmp_path, others=[other]).make("train", 8)
-    assert (targets.levels[3::4] == 3).all() and not targets.is_ordinary[3::4].any()
 
 
 def test_loss_is_relative_to_the_bits_of_unusual_images(teacher, tmp_path):

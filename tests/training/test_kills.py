@@ -16,10 +16,15 @@ from conftest import GREY, ROOT, TINY, call, error_of, load_script
 
 from ebm_app.config import Calibration
 from ebm_app.ebm import EBM
-from ebm_app.training.checkpoint import find_checkpoint, save_checkpoint, verify
+from ebm_app.training.checkpoint import (
+    checkpoints,
+    find_checkpoint,
+    save_checkpoint,
+    step_of,
+    verify,
+)
 from ebm_app.training.energy_task import energy_config
 from ebm_app.training.launch import LOCK
-from ebm_app.training.run_folder import checkpoints, step_of
 from ebm_app.utils.files import read_json
 from ebm_app.utils.output import lock
 

@@ -47,9 +47,8 @@ def rows_of(folder: Path) -> list[dict]:
 
 
 def test_earlier_checkpoint_resumes_in_another_folder(images, whole, run, tmp_path):
-    named = {**SETTINGS, "resume_from_checkpoint": "checkpoint-4"}
-    assert "later checkpoints" in error_of(train, images, run, **named)
     again, by_path = tmp_path / "again", {"resume_from_checkpoint": str(run / "checkpoint-4")}
+    assert "later checkpoints" in error_of(train, images, run, **SETTINGS, **by_path)
     train(images, again, **SETTINGS, **by_path)
     assert {row["step"] for row in rows_of(again)} == set(range(5, 13))
     assert "already holds a run" in error_of(train, images, again, **SETTINGS, **by_path)
@@ -61,10 +60,10 @@ def test_resume_passes_damage_and_leftovers_of_a_crash(images, whole, run, capsy
     last, earlier = run / "checkpoint-12", run / "checkpoint-4"
     for name in ("model.safetensors", "state/trainer.safetensors", "state/trainer.json"):
         shutil.copy(earlier / name, last / name)
-        assert Path(name).name in error_of(find_checkpoint, run, "checkpoint-12")
+        assert Path(name).name in error_of(find_checkpoint, run, str(last))
         shutil.copy(whole / "checkpoint-12" / name, last / name)
     (last / "state" / "trainer.json").unlink()
-    assert "trainer.json" in error_of(find_checkpoint, run, "checkpoint-12")
+    assert "trainer.json" in error_of(find_checkpoint, run, str(last))
     (run / "run.json").write_text('{"command": [')
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"ste')
@@ -73,7 +72,7 @@ def test_resume_passes_damage_and_leftovers_of_a_crash(images, whole, run, capsy
     train(images, run, **LATEST)
     assert "damaged checkpoint" in capsys.readouterr().err
     assert rows_of(run) == rows_of(whole)
-    assert (run / "checkpoint-12.damaged").is_dir()
+    assert len(list(run.glob("checkpoint-12.damaged-*"))) == 1
     assert [path.name for path in run.glob("*.tmp")] == ["notes.tmp"]
     names = [folder.name for folder in checkpoints(run)]
     assert names == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]
@@ -108,8 +107,7 @@ def test_best_model_loads_after_a_changed_setting(images, run, monkeypatch):
 
 
 def test_other_images_are_refused(images, run):
-    message = error_of(train, 16 - images, run, **LATEST)
-    assert "other images" in message and "Earlier versions split" in message
+    assert "other images" in error_of(train, 16 - images, run, **LATEST)
 
 
 def test_damaged_metrics_are_refused(tmp_path):

@@ -31,8 +31,11 @@ def test_flags_override_a_recorded_run(digits):
     assert resolve(digits, {}, file) == settings
     other, _ = resolve(digits, {"path": "linear_vp"}, file)
     assert other.path.name == "linear_vp" and other.path.c == 0.5
-    for recorded in (file, None):
-        assert "network of its" in error_of(resolve, digits, {"size": "base"}, recorded)
+    assert "network of its" in error_of(resolve, digits, {"size": "base"})
+    images = dataclasses.replace(digits, name="images")
+    file = record_settings(*resolve(images, {"learning_rate": 1e-5}))
+    larger, training = resolve(images, {"size": "base"}, file)
+    assert max(larger.net.block_out_channels) == 256 and training.learning_rate == 1e-5
 
 
 def test_recorded_eps_stays_until_the_dequantiser_changes(digits):
