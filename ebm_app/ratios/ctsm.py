@@ -31,8 +31,7 @@ from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import SchrodingerBridgePath
 from ebm_app.ratios.classifier import GaussianRatio
 from ebm_app.ratios.cross_fit import Ratio, RatioEstimate, Samples
-from ebm_app.ratios.estimators import TimeScoreRatio
-from ebm_app.ratios.methods import MLP
+from ebm_app.ratios.methods import MLP, TimeScoreRatio
 from ebm_app.ratios.two_samples import RatioFit
 from ebm_app.utils.fields import Steps, check_argument
 from ebm_app.utils.fitting import fit, select_average

@@ -5,9 +5,11 @@ r"""Mutual information of paired rows, in nats, with an interval.
 A classifier separates pairs (x_i, y_i) from pairs of different rows of the same fold. Columns are
 replaced by the normal scores of their ranks, which leaves I unchanged.
 
-Source: Belghazi et al. 2018, arXiv:1801.04062.
+Sources: Belghazi et al. 2018, arXiv:1801.04062; of the examples, Czyz et al. 2023,
+arXiv:2306.11078.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -118,3 +120,18 @@ def _different_rows(
         first += [rows] * len(shifts)
         second += [rows.roll(-shift) for shift in shifts.tolist()]
     return torch.cat(first), torch.cat(second)
+
+
+#: Name -> I(X; Y) in nats, and the correlation and the number of columns of ``draw_example``
+EXAMPLES: dict[str, tuple[float, float, int]] = {
+    "normal_1x1": (-math.log(1 - 0.75**2) / 2, 0.75, 1),
+    "sparse_5x5": (-math.log(1 - 0.8**2), 0.8, 5),
+}
+
+
+def draw_example(name: str, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw normal X and Y (N, d) float64, of which the first two columns X_i and Y_i correlate."""
+    _, rho, dim = EXAMPLES[name]
+    x, y = (torch.randn(num, dim, generator=generator, dtype=torch.float64) for _ in "xy")
+    y[:, :2] = rho * x[:, :2] + math.sqrt(1 - rho**2) * y[:, :2]
+    return x, y

@@ -2,8 +2,8 @@ r"""Pairs of known densities: a reference p0 (t = 0) and data p1 (t = 1) on R^D.
 
 Points have shape (N, D), log densities are float64 of shape (N,), in nats.
 
-Source: Yu, Klami, Hyvarinen, Korba,
-Chehab (ICML 2025), section 6 and appendix F (arXiv:2502.02300).
+Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), section 6 and appendix F
+(arXiv:2502.02300).
 """
 
 import math
@@ -159,43 +159,3 @@ def information_pair(dim: int) -> DensityPair:
     """p(x) p(y) = N(0, I) and p(x, y), a ``BlockGaussian``: the mean log ratio over p1 is the
     mutual information, D/4 nats."""
     return DensityPair(standard_normal(dim), BlockGaussian(dim))
-
-
-def along(curve: Tensor, std: float) -> GaussianMixture:
-    """Mixture of N(point, std^2 I) at points (J, 2) of curves, standardised to mean 0 and variance
-    1."""
-    points = curve - curve.mean(0)
-    scale = 1 / (points.square().mean(0) + std**2).sqrt()
-    return mixture(points * scale, std * scale)
-
-
-def polar(radius: Tensor, angle: Tensor) -> Tensor:
-    """Points (J, 2) from polar coordinates, which are broadcast."""
-    return torch.stack([radius * angle.cos(), radius * angle.sin()], -1).flatten(0, -2)
-
-
-def _midpoints(num: int) -> Tensor:
-    """Midpoints of ``num`` equal intervals of [0, 1]."""
-    return (torch.arange(num, dtype=torch.float64) + 0.5) / num
-
-
-def _moons() -> GaussianMixture:
-    arc = polar(torch.ones(()), math.pi * _midpoints(64))
-    return along(torch.cat([arc, torch.tensor([1.0, 0.5]) - arc]), 0.08)
-
-
-def _pinwheel() -> GaussianMixture:
-    radius = 1 + 0.3 * torch.special.ndtri(_midpoints(25))
-    arms = 2 * math.pi * torch.arange(5) / 5
-    return along(polar(radius, arms[:, None] + 1.2 * radius), 0.1)
-
-
-def _rings() -> GaussianMixture:
-    radius = torch.tensor([[1.0], [2.0], [3.0]])
-    return along(polar(radius, 2 * math.pi * _midpoints(150)), 0.12)
-
-
-#: Two-dimensional toy data, for plots of learned densities: mixtures of equal Gaussians along
-#: curves, with mean 0 and variance 1 in each coordinate. Moons are two interleaved half circles,
-#: the pinwheel has five twisted arms (Johnson et al. 2016, arXiv:1603.06277), rings are circles.
-TOY_2D = {"moons": _moons(), "pinwheel": _pinwheel(), "rings": _rings()}

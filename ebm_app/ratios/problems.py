@@ -1,27 +1,72 @@
-r"""Problems with known answers: those of the paper's tables, and pairs with known information.
+r"""Problems of the paper's tables, and training of an estimator by the paper's protocol.
 
-Sources: arXiv:2502.02300, section 6 and appendices E and F; of the pairs, Czyz et al., NeurIPS
-2023, arXiv:2306.11078.
+Adam takes new draws at every step. Every ``eval_every`` steps the estimator is evaluated, and the
+best weights are kept. The learning rate follows a cosine to zero and changes at the evaluations.
+
+Source: arXiv:2502.02300, section 6 and appendices E and F.
 """
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.ratios.methods import COVARIANCE_METHODS, GaussianNet, TimeScores, methods_of
+from ebm_app.ratios.methods import (
+    COVARIANCE_METHODS,
+    GaussianNet,
+    TimeScoreRatio,
+    TimeScores,
+    methods_of,
+)
 from ebm_app.ratios.pairs import DensityPair, gaussian_pair, information_pair, mixture_pair
-from ebm_app.ratios.points import EvaluationPoints
-from ebm_app.ratios.training import TEST, VALIDATION, RatioTraining, train
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.fields import finite_or_none
+from ebm_app.utils.fitting import fit
 from ebm_app.utils.random import make_generator
+
+#: Streams of random numbers
+TRAIN, VALIDATION, TEST = range(3)
+
+
+class EvaluationPoints:
+    """Points of 1/2 p_0 + 1/2 p_1.
+
+    Args:
+        pair: the densities. num: number of points. generator: source of the draws.
+
+    Attributes:
+        truth: log ratios (N,) at the points x (N, D), in nats.
+    """
+
+    def __init__(self, pair: DensityPair, num: int, generator: Generator) -> None:
+        self.num1 = num // 2
+        parts = pair.p0.sample(num - self.num1, generator), pair.p1.sample(self.num1, generator)
+        self.x = torch.cat(parts)
+        self.truth = pair.log_ratio(self.x)
+
+    def metrics(self, log_ratio: Tensor) -> dict[str, float]:
+        """Metrics of estimates (N,): "error", the mean squared error in nats^2, and "divergence",
+        the mean over p_1, an estimate of KL(p_1 || p_0) in nats."""
+        error = (log_ratio - self.truth).square().mean()
+        return {"error": error.item(), "divergence": log_ratio[-self.num1 :].mean().item()}
+
+
+class Evaluation(NamedTuple):
+    """Estimator after ``step`` steps, and the ``best`` one so far."""
+
+    step: int
+    ratio: TimeScoreRatio
+    metrics: dict[str, float]
+    best_error: float
+    best_step: int
+    best: TimeScoreRatio
 
 
 @dataclass(frozen=True)
@@ -30,21 +75,65 @@ class Problem:
 
     Args:
         pair: the densities. methods: methods by name. learning_rates: rates to try.
-        training: length of a run. kl_divergence: KL(p_1 || p_0) in nats, if tables compare it.
+        iterations: training steps. batch_size: draws of each density in a step.
+        eval_every: steps between evaluations and between changes of the learning rate.
+        kl_divergence: KL(p_1 || p_0) in nats, if tables compare it.
     """
 
     pair: DensityPair
     methods: dict[str, TimeScores]
-    learning_rates: tuple[float, ...]
-    training: RatioTraining = RatioTraining()
+    learning_rates: tuple[float, ...] = ()
+    iterations: int = 20_000
+    batch_size: int = 256
+    eval_every: int = 1_000
     kl_divergence: float | None = None
 
     def shorten(self, iterations: int) -> "Problem":
         """Return the problem with another number of training steps, and at least six
         evaluations."""
-        every = min(self.training.eval_every, math.ceil(iterations / 6))
-        training = replace(self.training, iterations=iterations, eval_every=every)
-        return replace(self, training=training)
+        every = min(self.eval_every, math.ceil(iterations / 6))
+        return replace(self, iterations=iterations, eval_every=every)
+
+
+def train(
+    problem: Problem,
+    method: str,
+    seed: int,
+    lr: float,
+    points: EvaluationPoints,
+    device: str = "cpu",
+) -> Iterator[Evaluation]:
+    """Train an estimator; yields an evaluation before the first step, every ``eval_every`` steps
+    and after the last.
+
+    Args:
+        seed: seed of initial weights and draws. lr: learning rate of Adam.
+        points: validation points, on which the best weights have the smallest error.
+
+    Raises:
+        NumericalError: if a loss is not finite.
+    """
+    pair, num, every = problem.pair, problem.batch_size, problem.eval_every
+    estimator, generator = problem.methods[method], make_generator(device, seed, TRAIN)
+    ratio, sampler = estimator.build(pair, seed, device), estimator.sampler
+
+    def loss(_: int) -> Tensor:
+        x0, x1 = pair.p0.sample(num, generator), pair.p1.sample(num, generator)
+        noise = torch.randn(x0.shape, device=x0.device, generator=generator)
+        return ratio.loss(x0, x1, noise, sampler.sample(num, generator)).mean()
+
+    def factor(step: int) -> float:
+        evaluated = step - step % every
+        return (1 + math.cos(math.pi * evaluated / problem.iterations)) / 2
+
+    steps = fit(ratio.parameters(), loss, problem.iterations, lr, factor=factor)
+    best = math.inf, 0, copy.deepcopy(ratio)
+    for step in chain([0], steps):
+        if step % every == 0 or step == problem.iterations:
+            metrics = points.metrics(ratio.log_ratio(points.x))
+            if metrics["error"] < best[0]:
+                best = metrics["error"], step, copy.deepcopy(ratio)
+            yield Evaluation(step, ratio, metrics, *best)
 
 
 def train_and_test(
@@ -56,8 +145,7 @@ def train_and_test(
         EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
-    settings = seed, lr, problem.training, validation, device
-    evaluations = train(problem.methods[method], problem.pair, *settings)
+    evaluations = train(problem, method, seed, lr, validation, device)
     with suppress(NumericalError):  # after divergence, test the best weights so far
         for evaluation in tqdm(evaluations, desc="training", unit="evaluation", leave=False):
             last = evaluation
@@ -106,8 +194,10 @@ INFORMATION_PROBLEMS: dict[str, Problem] = {
         information_pair(dim),
         COVARIANCE_METHODS,
         INFORMATION_RATES,
-        RatioTraining(iterations, batch_size, eval_every=400),
-        dim / 4,
+        iterations,
+        batch_size,
+        eval_every=400,
+        kl_divergence=dim / 4,
     )
     for dim, iterations, batch_size in (
         (40, 2_000, 512),
@@ -115,20 +205,4 @@ INFORMATION_PROBLEMS: dict[str, Problem] = {
         (160, 10_000, 512),
         (320, 10_000, 256),
     )
-}
-
-Pairs = tuple[Tensor, Tensor]
-
-
-def normal_pairs(num: int, generator: Generator, rho: float, dim: int) -> Pairs:
-    """Draw normal X and Y (N, dim) with corr(X_i, Y_i) = rho for the first two i, 0 elsewhere."""
-    x, y = (torch.randn(num, dim, generator=generator, dtype=torch.float64) for _ in "xy")
-    y[:, :2] = rho * x[:, :2] + math.sqrt(1 - rho**2) * y[:, :2]
-    return x, y
-
-
-#: Name -> I(X; Y) in nats, and (N, generator) -> N draws of X and Y in float64
-EXAMPLES: dict[str, tuple[float, Callable[[int, Generator], Pairs]]] = {
-    "normal_1x1": (-math.log(1 - 0.75**2) / 2, partial(normal_pairs, rho=0.75, dim=1)),
-    "sparse_5x5": (-math.log(1 - 0.8**2), partial(normal_pairs, rho=0.8, dim=5)),
 }

@@ -13,8 +13,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from ebm_app.ratios.information import InformationFit
-from ebm_app.ratios.problems import EXAMPLES
+from ebm_app.ratios.information import EXAMPLES, InformationFit, draw_example
 from ebm_app.ratios.rows import read_rows
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.registry import choose
@@ -98,8 +97,8 @@ def mi(
 def mi_example(task: str, num_rows: int, seed: int) -> Iterator[tuple[str, str, None, str]]:
     """Draw data with known mutual information. Returns X, Y, None (no CSV file) and the true
     value."""
-    information, draw = EXAMPLES[choose("task", task, EXAMPLES)]
-    pair = draw(num_rows, torch.Generator().manual_seed(seed))
+    information = EXAMPLES[choose("task", task, EXAMPLES)][0]
+    pair = draw_example(task, num_rows, torch.Generator().manual_seed(seed))
     with TemporaryDirectory() as folder:  # the page copies the files
         x, y = (str(Path(folder) / f"{task}_{name}.npy") for name in "xy")
         for path, part in zip((x, y), pair, strict=True):

@@ -2,19 +2,19 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
+from torch import Tensor
 
-from ebm_app.ratios.estimators import TimeScoreRatio
-from ebm_app.ratios.methods import methods_of
-from ebm_app.ratios.pairs import TOY_2D, DensityPair, standard_normal
-from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
-from ebm_app.ratios.points import TIMES, EvaluationPoints, Planes, density_planes
-from ebm_app.ratios.problems import TOY_PROBLEMS
-from ebm_app.ratios.training import TEST, VALIDATION, RatioTraining, train
+from ebm_app.ratios.methods import TimeScoreRatio, methods_of
+from ebm_app.ratios.pairs import DensityPair
+from ebm_app.ratios.problems import TEST, TOY_PROBLEMS, VALIDATION, EvaluationPoints, train
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
@@ -34,6 +34,10 @@ from .shared import (
 MAX_ITERATIONS, MIN_RATE, MAX_RATE = 5_000, 1e-5, 0.1
 #: Points at which the estimate is compared with the true log ratio
 NUM_POINTS = 600
+#: Max steps between evaluations. A stopped run ends at the next one.
+EVAL_EVERY = 50
+#: Width of a plot in inches, narrow enough for a phone, and dots per inch
+WIDTH, DPI = 4.2, 130
 OBJECTIVES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
 WEIGHTINGS = {
     "uniform": "uniform weighting",
@@ -41,10 +45,7 @@ WEIGHTINGS = {
     "time0": "inverse-variance weighting, c from the data",
     "time1": "inverse-variance weighting, c = 1",
 }
-PAIRS: dict[str, DensityPair] = {
-    **{name: problem.pair for name, problem in TOY_PROBLEMS.items() if "sigma" not in name},
-    **{name: DensityPair(standard_normal(2), density) for name, density in TOY_2D.items()},
-}
+PROBLEMS = {name: problem for name, problem in TOY_PROBLEMS.items() if "sigma" not in name}
 #: Label of each path, and the sigma of a Schrödinger bridge or None
 PATHS: dict[str, tuple[str, float | None]] = {
     "variance_preserving": ("variance preserving", None),
@@ -56,8 +57,8 @@ HINT = (
     "Learn the log density ratio log p₁/p₀ of two known densities, and compare it with the exact "
     "one. p₀ is the reference at t = 0, p₁ the data at t = 1."
 )
-#: Plot, text, metrics, and the learned densities of a two-dimensional problem
-ToyOutputs = tuple[Figure, str, dict[str, Any], Planes | None]
+#: Plot, text and metrics
+ToyOutputs = tuple[Figure, str, dict[str, Any]]
 
 
 def toy(
@@ -75,13 +76,12 @@ def toy(
     Returns a plot, a text and the metrics. During training, the metrics are those on validation
     points. The last ones are those of the best step, on test points.
     """
-    pair = PAIRS[choose("problem", problem, PAIRS)]
+    pair = PROBLEMS[choose("problem", problem, PROBLEMS)].pair
     path_label, sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))]
-    estimator = methods_of(sigma)[choose("method", method, METHODS)]
-    training = RatioTraining(iterations, eval_every=min(100, math.ceil(iterations / 10)))
-    label = f"{problem_label(problem)} · {path_label}"
-    yield plot_pair(pair), f"Starting · {label}", {}, None
-    begin, curve, name = time.perf_counter(), [], method_label(method)
+    choose("method", method, METHODS)
+    name, label = method_label(method), f"{problem_label(problem)} · {path_label}"
+    yield plot_pair(pair), f"Starting · {label}", {}
+    begin, curve = time.perf_counter(), []
     settings = {
         "problem": problem,
         "path_kind": path,  # gradio's client treats a dict with the key "path" as a file
@@ -98,17 +98,20 @@ def toy(
     def outputs(
         head: str, ratio: TimeScoreRatio, points: EvaluationPoints, facts: dict[str, Any]
     ) -> ToyOutputs:
-        planes, estimate = None, ratio.log_ratio(points.x)
-        if pair.dim == 2:
-            planes = density_planes(pair, ratio, make_generator(device, 0, VALIDATION))
-        metrics = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
+        estimate = ratio.log_ratio(points.x)
+        metrics = {**settings, **facts, **finite_or_none(points.metrics(estimate))}
         metrics["divergence_truth"] = points.metrics(points.truth)["divergence"]
-        metrics = {**settings, **facts, **finite_or_none(metrics)}
         plot = plot_trial(curve, points.truth, estimate, f"{name}\n{problem_label(problem)}")
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
-        return plot, f"{head}\n{name}: {result_text(metrics)}", metrics, planes
+        return plot, f"{head}\n{name}: {result_text(metrics)}", metrics
 
-    for state in train(estimator, pair, seed, learning_rate, training, points, device):
+    chosen = replace(
+        PROBLEMS[problem],
+        methods=methods_of(sigma),
+        iterations=iterations,
+        eval_every=min(EVAL_EVERY, math.ceil(iterations / 10)),
+    )
+    for state in train(chosen, method, seed, learning_rate, points, device):
         curve.append((state.step, state.metrics["error"]))
         facts = {"step": state.step, "best_step": state.best_step}
         head = progress(state.step, iterations)
@@ -134,31 +137,65 @@ def problem_label(problem: str) -> str:
     kind, _, size = problem.partition("_")
     if kind == "gaussians":
         return f"two Gaussians, D = {size.removeprefix('d')}"
-    return f"mixtures, D = 20, k = {size.removeprefix('k')}" if size else f"{kind}, D = 2"
+    return f"mixtures, D = 20, k = {size.removeprefix('k')}"
 
 
 def result_text(metrics: Mapping[str, Any]) -> str:
     """Return the error of an estimate in words."""
     if metrics["error"] is None:
         return "the estimate is not finite; lower the learning rate"
-    text = (
+    return (
         f"root mean square error {metrics['error'] ** 0.5:.3g} nats on {metrics['points']} points"
     )
-    mass = metrics.get("mass")
-    return text if mass is None else f"{text} · the learned p₁ integrates to {mass:.3g}"
+
+
+def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
+    """Plot draws of both densities in the first two coordinates."""
+    figure = Figure(figsize=(WIDTH, 3.2), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    generator = make_generator("cpu", 0, VALIDATION)
+    for draws, label, marker, color in (
+        (pair.p0.sample(num, generator), "$p_0$, reference", "o", "0.6"),
+        (pair.p1.sample(num, generator), "$p_1$, data", "x", "C0"),
+    ):
+        axes.plot(*draws[:, :2].T.numpy(), ls="", marker=marker, ms=3, color=color, label=label)
+    axes.set(xlabel="first coordinate", ylabel="second coordinate", aspect="equal")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    return figure
+
+
+def plot_trial(
+    curve: Sequence[tuple[int, float]], truth: Tensor, estimate: Tensor, title: str
+) -> Figure:
+    """Plot the squared error in nats^2 by step, and estimated against true log ratios."""
+    figure = Figure(figsize=(WIDTH, 5.1), dpi=DPI, layout="constrained")
+    figure.suptitle(title, x=0.02, ha="left", fontsize="small")
+    error, ratio = figure.subplots(2, height_ratios=(2, 3))
+    error.semilogy(*zip(*curve, strict=True), color="C1", marker=".", ms=4)
+    error.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    # at least two decades, without minor labels, which would overlap
+    low, high = np.log10(error.get_ylim())
+    error.set_ylim(10 ** np.floor(low), 10 ** np.ceil(high))
+    error.yaxis.set_minor_formatter(NullFormatter())
+    truth, estimate = truth.cpu().numpy(), estimate.cpu().numpy()
+    margin = 0.1 * np.ptp(truth)
+    limits = truth.min() - margin, truth.max() + margin
+    # points outside the frame are drawn on its edge
+    ratio.plot(truth, estimate.clip(*limits), ls="", marker=".", ms=3, alpha=0.5, color="C0")
+    ratio.plot(limits, limits, color="black", ls="--", lw=1, label="exact")
+    ratio.set(xlim=limits, ylim=limits)
+    ratio.legend(fontsize="small", loc="upper left")
+    error.set_title("squared error, nats², by step", fontsize="small")
+    ratio.set_title("estimated against true log ratio, nats", fontsize="small")
+    return figure
 
 
 def build(seed: int, device: str) -> None:
     """Add the tab and its endpoint /toy to the page."""
     gr.Markdown(HINT)
-    first = next(iter(PAIRS))
-    problems = [(problem_label(name), name) for name in PAIRS]
+    first = next(iter(PROBLEMS))
+    problems = [(problem_label(name), name) for name in PROBLEMS]
     methods = [(method_label(name), name) for name in METHODS]
-
-    def path_options(problem: str) -> dict[str, Any]:
-        names = paths_of(problem)
-        return {"choices": [(PATHS[name][0], name) for name in names], "value": names[0]}
-
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
             problem = gr.Dropdown(problems, value=first, label="Problem")
@@ -173,32 +210,24 @@ def build(seed: int, device: str) -> None:
             buttons = start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
             text = text_box("Run", 3)
-            with gr.Column() as plane:
-                when = gr.Slider(*TIMES[:: len(TIMES) - 1], 1, step=TIMES[1], label="t")
-                moment = plot_box("Densities and time score at t")
-            plot, planes = plot_box("Log ratio", value=plot_pair(PAIRS[first])), gr.State()
-            outputs = [plot, text, metrics_box(), planes]
+            plot = plot_box("Log ratio", value=plot_pair(PROBLEMS[first].pair))
+            outputs = [plot, text, metrics_box()]
 
-    def select(problem: str) -> list[dict[str, Any]]:
-        return [
-            gr.update(**path_options(problem)),
-            gr.update(visible=PAIRS[problem].dim == 2),
-        ]
+    def select_path(problem: str) -> dict[str, Any]:
+        names = paths_of(problem)
+        return gr.update(choices=[(PATHS[name][0], name) for name in names], value=names[0])
 
     inputs = [problem, path, method, rate, iterations, seeds]
     event = start_by(buttons, toy, inputs, outputs, "research", device=device)
-    problem.change(select, problem, [path, plane], **AT_ONCE)
+    problem.change(select_path, problem, path, **AT_ONCE)
     # not path.change, which a new problem triggers too
     triggers = [problem.change, path.input, method.input]
     gr.on(triggers, None, cancels=[event], **AT_ONCE)
     # show draws of the problem instead of an outdated result
     gr.on(
         triggers,
-        lambda name: [plot_pair(PAIRS[name]), "", None, None],
+        lambda name: [plot_pair(PROBLEMS[name].pair), "", None],
         problem,
         outputs,
         **AT_ONCE,
     )
-    # every step of a run changes its text
-    triggers = [text.change, when.change]
-    gr.on(triggers, lambda p, t: p and plot_planes(p, t), [planes, when], moment, **AT_ONCE)

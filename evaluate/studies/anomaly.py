@@ -2,10 +2,10 @@
 
 python evaluate/anomaly.py mnist --limit 300
 
-The table has the area under the ROC curve (AUROC) for each kind of unusual image: by the
-log-likelihood of ``--num_likelihoods`` images, by the detector, and by the best detector of
-scikit-learn and, if it is installed, pyod on pixels. anomaly.png shows an image of each kind and
-its map.
+The table has the area under the ROC curve (AUROC) for each kind of unusual image of
+``ebm_app.data.unusual``: by the log-likelihood of ``--num_likelihoods`` images, by the detector,
+and by the best detector of scikit-learn and, if it is installed, pyod on pixels. anomaly.png shows
+an image of each kind and its map.
 """
 
 import time
@@ -13,26 +13,32 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
-from tyro.conf import arg
 
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
+from ebm_app.config import EBMConfig
+from ebm_app.data.images import load_images
+from ebm_app.data.pictures import convert_image, to_pil
+from ebm_app.data.unusual import KINDS, OTHER_KINDS, make_unusual
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.fields import AtLeastTwo, Count, configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
-from studies.unusual_images import kinds_of, unusual_images
+from ebm_app.utils.random import make_generator
 
 FALSE_ALARM_RATES = (0.01, 0.05, 0.1)
 #: Detectors of pyod
 PYOD = ("ECOD", "COPOD", "HBOS", "KNN", "INNE")
 #: Validation images to fit the other detectors, and this package's if it is not fitted yet.
 NUM_FITTED = 2000
+#: Data sets whose test images are unusual for a model of another one
+OTHER_DATASETS = {"fashion_mnist": "mnist", "cifar10": "fashion_mnist"}
 
 
 @configuration(kw_only=True)
@@ -41,7 +47,7 @@ class Arguments(CommonFlags, ModelFlag):
 
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     limit: AtLeastTwo = setting("number of ordinary test images", 1000)
-    num_unusual: Annotated[AtLeastTwo, arg(aliases=["--odd"])] = setting(
+    num_unusual: AtLeastTwo = setting(
         "unusual images of each kind, made from the first test images", 250
     )
     num_likelihoods: Count = setting("images of each kind whose log-likelihood is computed", 0)
@@ -58,8 +64,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     fitted, ordinary = data.validation[:NUM_FITTED], data.display(data.test[: args.limit])
     if not detector.is_fitted:
         detector.fit(fitted)
-    source = ordinary[: args.num_unusual]
-    labels = None if data.labels is None else data.split_labels("test")[: len(source)]
     begin, result = time.perf_counter(), detector.examine(ordinary)
     rates = [rate for rate in FALSE_ALARM_RATES if rate >= detector.smallest_p_value]
     metrics = {
@@ -75,8 +79,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if len(likelihoods):
         scores["likelihood"] = detector.model.log_prob(likelihoods, estimator="elbo").numpy()
     shown: dict[str, tuple[Tensor, np.ndarray]] = {}
-    for kind in kinds_of(config.dataset):
-        unusual = unusual_images(kind, source, labels, config, args.data_root, args.seed)
+    kinds = {
+        kind: make_unusual(
+            data.test[: args.num_unusual],
+            config.num_levels,
+            make_generator("cpu", args.seed),
+            {kind: change},
+        )
+        for kind, change in (KINDS | OTHER_KINDS).items()
+    }
+    if other := OTHER_DATASETS.get(config.dataset):
+        kinds[other] = images_of(other, args.num_unusual, config, args.data_root)
+    for kind, levels in kinds.items():
+        unusual = data.display(levels)
         examined, pixels = detector.examine(unusual), unusual.flatten(1).numpy()
         shown[kind] = unusual[0], examined.maps[0]
         by_name = {name: auroc(scores[name], score(pixels)) for name, score in others.items()}
@@ -90,6 +105,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output.save(metrics)
     save_maps(shown, output.folder / "anomaly.png")
     return metrics
+
+
+def images_of(dataset: str, num: int, config: EBMConfig, data_root: str) -> Tensor:
+    """Return the first test images of a data set as levels (N, C, H, W) of a model."""
+    images = load_images(dataset, data_root).test[:num].permute(0, 2, 3, 1)
+    pictures = map(to_pil, images.numpy())
+    return torch.stack([convert_image(x, dataset, config, ("resize", "rgb")) for x in pictures])
 
 
 def fit_other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:

@@ -176,5 +176,5 @@ def make_row(
         "note": "not converged" if is_far else None,
         "divergence_truth": problem.kl_divergence,
         "learning_rate": best,
-        "iterations": problem.training.iterations,
+        "iterations": problem.iterations,
     }

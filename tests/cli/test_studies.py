@@ -3,15 +3,15 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from conftest import call
 from exact import generator
 
-from ebm_app.ratios.points import EvaluationPoints
-from ebm_app.ratios.problems import EXAMPLES, INFORMATION_PROBLEMS, TOY_PROBLEMS
-from ebm_app.ratios.training import RatioTraining, train
+from ebm_app.ratios.information import EXAMPLES, draw_example
+from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, EvaluationPoints, train
 from studies import ratio_tables
 
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2 --quick --device cpu".split()
@@ -60,10 +60,10 @@ def test_table_selects_and_repeats_the_best_rate(script, capsys, tmp_path, monke
 @pytest.mark.parametrize("name", ["gaussians_d5", "mixtures_k1", "mixtures_k2_sigma0", "mi_d40"])
 def test_every_method_of_a_problem_trains(name):
     """One step of each, on the pairs and paths that ship; the large matrices apart."""
-    problem, training = (TOY_PROBLEMS | INFORMATION_PROBLEMS)[name], RatioTraining(1, 16)
+    problem = replace((TOY_PROBLEMS | INFORMATION_PROBLEMS)[name], iterations=1, batch_size=16)
     points = EvaluationPoints(problem.pair, 4, generator())
-    for method in problem.methods.values():
-        *_, last = train(method, problem.pair, 0, 1e-3, training, points)
+    for method in problem.methods:
+        *_, last = train(problem, method, 0, 1e-3, points)
         assert 0 < last.metrics["error"] < math.inf
 
 
@@ -75,11 +75,12 @@ def test_mi_script_on_the_problems_of_the_paper(script, tmp_path):
 
 
 def test_mi_benchmark_compares_with_the_truth(script, tmp_path, monkeypatch, capsys):
-    bmi, (information, draw) = script("evaluate/mi_benchmark.py"), EXAMPLES["normal_1x1"]
+    bmi, name = script("evaluate/mi_benchmark.py"), "normal_1x1"
     monkeypatch.setitem(sys.modules, "bmi.benchmark", None)
     assert call(bmi) == 2 and "pip install benchmark-mi" in capsys.readouterr().err
     task = SimpleNamespace(
-        sample=lambda num, seed: draw(num, generator(seed)), mutual_information=information
+        sample=lambda num, seed: draw_example(name, num, generator(seed)),
+        mutual_information=EXAMPLES[name][0],
     )
     package = SimpleNamespace(BENCHMARK_TASKS={"1v1-normal-0.75": task})
     monkeypatch.setitem(sys.modules, "bmi", SimpleNamespace(benchmark=package))

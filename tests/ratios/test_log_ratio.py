@@ -13,15 +13,14 @@ from exact import F64, generator, normal
 from ebm_app import CTSMRatio, log_density_ratio, mutual_information
 from ebm_app.ratios.classifier import GaussianRatio
 from ebm_app.ratios.cross_fit import CrossFit, Sample
-from ebm_app.ratios.information import InformationFit, normal_scores
+from ebm_app.ratios.information import EXAMPLES, InformationFit, draw_example, normal_scores
 from ebm_app.ratios.pairs import DensityPair, mixture, standard_normal
-from ebm_app.ratios.problems import EXAMPLES
 
 SHORT = {"num_folds": 3, "steps": 100}
 
 
 def pairs(task="normal_1x1", num=900, seed=0):
-    return [part.numpy() for part in EXAMPLES[task][1](num, generator(seed))]
+    return [part.numpy() for part in draw_example(task, num, generator(seed))]
 
 
 def shifted(num=800, dim=2, shift=0.7, seed=0):

@@ -9,7 +9,6 @@ from exact import F64, generator, normal, z_score
 from torch import distributions
 
 from ebm_app.ratios.pairs import (
-    TOY_2D,
     DensityPair,
     gaussian_pair,
     information_pair,
@@ -88,13 +87,3 @@ def test_moments_match_the_paper():
     for k in (0.5, 2.0, 1e100):
         pair = mixture_pair(k)
         assert (pair.p1.second_moment, pair.bridge_moment()) == pytest.approx((5, 18))
-
-
-@pytest.mark.parametrize("name", TOY_2D)
-def test_toy_data_are_standardised_and_continuous(name):
-    density = TOY_2D[name]
-    assert density.mean.abs().max() < 1e-12 and density.second_moment == pytest.approx(1)
-    variance = density.log_weight.exp() @ (density.means.square() + density.variances)
-    assert variance.tolist() == pytest.approx([1, 1])
-    nearest = torch.cdist(density.means, density.means).fill_diagonal_(math.inf).amin(1)
-    assert nearest.median() < density.variances[0].min().sqrt()

@@ -2,40 +2,25 @@
 
 import json
 
-import pytest
 from conftest import error_of
 
-from ebm_app.ratios import points
 from ebm_app.web import toy
 
 
-@pytest.fixture(autouse=True)
-def few_points(monkeypatch):
+def test_every_evaluation_is_shown(monkeypatch):
     monkeypatch.setattr(toy, "NUM_POINTS", 100)
-    monkeypatch.setattr(points, "NUM_GRID_DRAWS", 100)
-
-
-def test_every_evaluation_is_shown():
     arguments = "gaussians_d2", "variance_preserving", "ctsm_v_time1", 1e-3, 2, 3
     outputs = list(toy.toy(*arguments))
     heads = [text.split(" · ")[0] for _, text, *_ in outputs]
     assert heads == ["Starting", "Step 0 of 2", "Step 1 of 2", "Step 2 of 2", "2 steps"]
-    plot, text, metrics, planes = outputs[-1]
+    plot, text, metrics = outputs[-1]
     assert len(plot.axes) == 2 and json.loads(json.dumps(metrics)) == metrics
     assert {"path_kind": "variance_preserving", "iterations": 2}.items() < metrics.items()
-    assert f"{metrics['error'] ** 0.5:.3g} nats" in text and f"{metrics['mass']:.3g}" in text
+    assert f"{metrics['error'] ** 0.5:.3g} nats" in text
     # KL(p_1 || p_0) = 16 nats, estimated from 50 draws with standard deviation sqrt(32) each
     assert abs(metrics["divergence_truth"] - 16) < 4 * (32 / 50) ** 0.5
-    sets = [metrics["points"] for *_, metrics, _ in outputs[1:]]
+    sets = [metrics["points"] for *_, metrics in outputs[1:]]
     assert sets == ["validation"] * 3 + ["test"]
-    panels = toy.plot_planes(planes, 0.5).axes
-    for axes, expected in zip(panels, planes[1:], strict=True):
-        assert axes.images[0].get_array().tolist() == expected[2].tolist()
-
-
-def test_only_plane_problems_have_density_plots():
-    *_, (*_, planes) = toy.toy("gaussians_d5", "variance_preserving", "ctsm_v_time1", 1e-3, 2, 3)
-    assert planes is None
 
 
 def test_diverged_training_suggests_a_lower_learning_rate():
