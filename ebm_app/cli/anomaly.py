@@ -20,7 +20,7 @@ from ebm_app.cli.command_line import (
     Positional,
     parse,
 )
-from ebm_app.cli.score import append_rows, list_images, name_of
+from ebm_app.cli.score import append_rows, name_of
 from ebm_app.folders import find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Count, Fraction, configuration, setting
@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     import torch
 
     from ebm_app.anomaly import AnomalyDetector
+    from ebm_app.data.folder import find_images
     from ebm_app.data.pictures import convert_image, read_image
     from ebm_app.utils.processes import resolve_device
 
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.fit:
         return fit(detector, args)
     threshold, config = detector.threshold(args.false_alarm_rate), detector.model.config
-    files, allowed = list_images(args.folder), args.conversions()
+    (files, _), allowed = find_images(args.folder), args.conversions()
     levels = [convert_image(read_image(file), str(file), config, allowed) for file in files]
     result = detector.examine(torch.stack(levels))
     is_unusual = (result.score < threshold).tolist()

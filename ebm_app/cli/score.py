@@ -26,7 +26,6 @@ from ebm_app.cli.command_line import (
     parse,
 )
 from ebm_app.cli.held_out import check_estimators, warn_of_training_images
-from ebm_app.data.listing import list_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.files import name_in_errors
@@ -56,12 +55,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     check_estimators([args.estimator] if args.estimator else [])
     # slow to import, and not needed for --help
+    from ebm_app.data.folder import find_images
     from ebm_app.data.pictures import convert_image, read_image
     from ebm_app.ebm import EBM
     from ebm_app.utils.processes import resolve_device
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    files = list_images(args.folder)
+    files, _ = find_images(args.folder)
     rows, num_bad, allowed = [], 0, args.conversions()
     for begin in tqdm(range(0, len(files), args.batch_size), desc="score"):
         images = {}
@@ -91,14 +91,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "bits_per_dim": bits,
         "trained_on": None if ebm.training_hashes is None else len(trained_on),
     }
-
-
-def list_images(folder: Path) -> list[Path]:
-    """Return the images below a folder. Print the notes of its listing as warnings."""
-    listing = list_folder(folder)
-    for note in listing.notes:
-        print(f"warning: {note}", file=sys.stderr)
-    return listing.files
 
 
 def name_of(file: Path, folder: Path) -> str:

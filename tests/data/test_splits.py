@@ -8,7 +8,7 @@ import torch
 from conftest import error_of
 from PIL import Image
 
-from ebm_app.data import decoded, lazy
+from ebm_app.data import lazy
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.data.lazy import LazyImages, content_hash, image_hashes
 from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, split_by_content
@@ -91,7 +91,7 @@ def test_lazy_images_are_hashed_while_loading(tmp_path, monkeypatch):
     os.utime(reads[0])  # a changed file is another data set
     load_images(f"folder:{folder}")
     assert len(reads) == 82 + 81
-    monkeypatch.setattr(decoded, "DISK_SHARE", 0.0)
+    monkeypatch.setattr(lazy, "DISK_SHARE", 0.0)
     os.utime(reads[0])
     on_demand = load_images(f"folder:{folder}").train
     assert torch.equal(on_demand[rows], data.train[rows]) and len(reads) > 82 + 2 * 81
