@@ -2,10 +2,9 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import diffusers
 import torch
@@ -24,7 +23,7 @@ from ebm_app.utils.tensors import expand_like
 
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")
 SCHEDULERS = ("DDPMScheduler", "DDIMScheduler", "EulerDiscreteScheduler")
-UNET, SCHEDULER, WEIGHTS = "unet", "scheduler", "diffusion_pytorch_model"
+UNET, SCHEDULER = "unet", "scheduler"
 #: Folders of networks, the first that exists is read
 UNETS = ("unet_ema", UNET)
 #: abar by which ``EulerDiscreteScheduler`` replaces the 0 of a zero terminal signal-to-noise ratio
@@ -54,7 +53,7 @@ class PipelineModel(nn.Module):
 
     Args:
         net: (x (B, C, H, W), step (B,)) -> an object with the prediction in the first C channels
-            of ``sample``. It is used without a copy, in evaluation mode.
+            of ``sample``. It is used without a copy.
         abar: (N,), the scheduler's ``alphas_cumprod``.
         prediction: a key of ``NOISE_OF``.
         channels: C.
@@ -90,28 +89,9 @@ class PipelineModel(nn.Module):
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """Return the noise predicted in x (B, C, H, W) at t (B,) float64: (B, C, H, W)."""
         step = self.step(t).to(x.dtype)
-        with evaluating(self.net):
-            out = self.net(x, step).sample[:, : self.channels].to(x.dtype)
+        out = self.net(x, step).sample[:, : self.channels].to(x.dtype)
         alpha, sigma = self.path.alpha(t), self.path.variance(t).sqrt()
         return self.noise_of(x, out, expand_like(alpha, x), expand_like(sigma, x))
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of this module, not of the caller's network."""
-        self.training = mode
-        return self
-
-
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Set a network to evaluation while the context is open, and restore the mode of each of its
-    modules."""
-    training = [module for module in net.modules() if module.training]
-    try:
-        net.eval()
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 class DiffusionDensity(PathDensity):
@@ -178,22 +158,14 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     if (folder / PIPELINE_FILE).is_file():
         index = read_json(folder / PIPELINE_FILE)
         _check_parts(index.get("_class_name"), (key for key in index if key[0] != "_"))
-    record = read_json(_scheduler_file(folder))
+    record, unet = read_json(_scheduler_file(folder)), _network_folder(folder)
     kind = record.get("_class_name")
     _check_scheduler(kind)
-    unet = _network_folder(folder)
-    options = {"use_safetensors": True, "local_files_only": True, "variant": _variant(unet)}
+    options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
     try:
         scheduler = getattr(diffusers, kind).from_config(record)
         with initial_weights(0):  # leaves the global random state unchanged
-            net, found = diffusers.UNet2DModel.from_pretrained(
-                unet, output_loading_info=True, **options
-            )
-        size = net.config.sample_size or 64  # a missing size is reported below
-        height, width = (size, size) if isinstance(size, int) else size
-        with torch.device("meta"):  # checks the settings without allocating memory
-            image = torch.zeros(1, net.config.in_channels, height, width)
-            diffusers.UNet2DModel.from_config(net.config)(image, torch.zeros(1))
+            net, found = diffusers.UNet2DModel.from_pretrained(unet, **options)
     except Exception as error:  # damaged files raise many exception types
         raise UserError(f"Cannot read {folder}: {first_line(error)}") from None
     if wrong := [key for keys in found.values() for key in keys]:
@@ -225,22 +197,6 @@ def _scheduler_file(folder: Path) -> Path:
         f"{folder} has no scheduler_config.json. Give the pair (network, scheduler) to "
         "EBM.from_diffusers."
     )
-
-
-def _variant(unet: Path) -> str | None:
-    """Return the variant of the weights in a folder, such as fp16, or None.
-
-    Raises:
-        UserError: if there are no safetensors.
-    """
-    files = sorted(file.name for file in unet.glob(f"{WEIGHTS}*.safetensors"))
-    if not files:
-        raise UserError(
-            f"{unet} has no {WEIGHTS}.safetensors. Other weights are pickled and not read. Load "
-            "them in diffusers and call save_pretrained, which writes safetensors."
-        )
-    names = [name.removeprefix(WEIGHTS).split(".")[1] for name in files]
-    return None if "safetensors" in names else names[0]
 
 
 def _check_scheduler(kind: str) -> None:
