@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
-from ebm_app.upgrade import RENAMED
 from ebm_app.utils.fields import (
     AtLeastTwo,
     BatchSize,
@@ -50,7 +49,7 @@ LogSNR = Annotated[Float, Ge(-20), Le(20)]
 Resolution = Annotated[Int, Ge(0), Lt(MAX_RESOLUTIONS)]
 Resolutions = Annotated[tuple[Resolution, ...], Len(0, MAX_RESOLUTIONS)]
 
-TimeInput, WeightingName, ObjectiveName = (renamed(**names) for names in RENAMED.values())
+WeightingName = renamed(time_score="inverse_variance")
 
 
 @configuration
@@ -130,7 +129,7 @@ class ModelSettings:
     prediction: str = advanced(
         "what the network predicts: moments, levels, raw, normalised, energy", "moments"
     )
-    time_input: TimeInput = advanced(
+    time_input: str = advanced(
         "time input of the network: arc_length (of the path), time", "arc_length"
     )
     input_frequencies: Frequencies = advanced("Fourier features of the input, in cycles", ())
@@ -227,7 +226,7 @@ class LoopConfig:
 class TrainingConfig(LoopConfig):
     """Settings of the training of an energy-based model."""
 
-    objective: ObjectiveName = setting(
+    objective: str = setting(
         "ctsm_m (this project's variant of ctsm_v, by posterior moments), the paper's ctsm, "
         "ctsm_v and tsm, or dual (for an energy network)",
         "ctsm_m",

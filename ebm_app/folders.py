@@ -1,17 +1,17 @@
 """Model folders: config.json and model.safetensors, by path, bundled name or hub id."""
 
 import hashlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebm_app.config import FORMAT_VERSION
-from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument, from_dict
-from ebm_app.utils.files import read_json, read_metadata, read_tensor_info, read_tensors, to_json
+from ebm_app.utils.files import read_header, read_json, read_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,6 +32,35 @@ DIGEST = "config_sha256"
 #: Dtypes of weights, as safetensors names them.
 FLOATS = ("F64", "F32", "F16", "BF16")
 BUNDLED = Path(__file__).parent / "pretrained"
+#: Settings that were added since format 1, and the value that a file without them had.
+ADDED: dict[str, Any] = {
+    "max_train_minutes": None,
+    "optimizer": "adam",
+    "label_dropout": 0.4,
+    "gradient_checkpointing": False,
+    "compile": None,
+    "network": "unet",
+    "num_classes": 0,
+    "early": None,
+    "calibration": None,
+}
+#: Keys of files of earlier versions, and their new names; a key without a new name always had an
+#: empty value.
+OLD_KEYS = {
+    "residual": "calibration",
+    "palette": None,
+    "ddp_args": None,
+    "space_arguments": None,
+    "arguments": None,
+}
+#: Values of settings in files of earlier versions, and their new names.
+RENAMED: dict[str, dict[str, str]] = {
+    "time_input": {"clock": "arc_length"},
+    "weighting": {"time_score": "inverse_variance"},
+    "objective": {"ctsm_m_deviance": "ctsm_m"},
+}
+#: Objective that was called ctsm_m in files without ``label_dropout``; it is no longer available.
+RETIRED_OBJECTIVE = "ctsm_m with the gamma deviance"
 T = TypeVar("T")
 
 
@@ -59,11 +88,35 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
     return from_dict(cls, upgrade(data, keys), str(folder / CONFIG_FILE))
 
 
+def upgrade(data: Mapping[str, Any], keys: Iterable[str] = ()) -> dict[str, Any]:
+    """Return settings of an earlier version, as JSON data, with keys and values of this version.
+
+    Args:
+        data: a model configuration, or settings of a training.
+        keys: settings of this version. Those that ``data`` lacks get the value that they had
+            before they became settings.
+
+    >>> upgrade({"palette": [], "path": {"name": "vp", "arguments": {}}}, ["network"])
+    {'network': 'unet', 'path': {'name': 'vp'}}
+    """
+    values = {
+        OLD_KEYS.get(key) or key: upgrade(value) if isinstance(value, Mapping) else value
+        for key, value in data.items()
+        if value or OLD_KEYS.get(key, key) is not None
+    }
+    if values.get("objective") == "ctsm_m" and "label_dropout" not in values:
+        values["objective"] = RETIRED_OBJECTIVE
+    for key, names in RENAMED.items():
+        if isinstance(values.get(key), str):
+            values[key] = names.get(values[key], values[key])
+    return {key: ADDED[key] for key in keys if key in ADDED} | values
+
+
 def config_digest(data: Mapping[str, Any]) -> str:
     """Return the SHA-256 digest of the data of a config.json, independent of order and layout. The
     calibration, which is measured after the weights are saved, does not count."""
     settings = {key: None if key == "calibration" else value for key, value in data.items()}
-    return hashlib.sha256(to_json(settings, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def check_digest(folder: Path) -> None:
@@ -73,7 +126,7 @@ def check_digest(folder: Path) -> None:
     Raises:
         UserError: if the configuration was edited after the weights were saved.
     """
-    saved = read_metadata(folder / WEIGHTS_FILE).get(DIGEST)
+    saved = read_header(folder / WEIGHTS_FILE)[1].get(DIGEST)
     if saved is not None and saved != config_digest(read_json(folder / CONFIG_FILE)):
         raise UserError(
             f"{folder / CONFIG_FILE} was changed after it was saved with {WEIGHTS_FILE}, so "
@@ -135,7 +188,7 @@ def check_weights(model: "nn.Module", path: Path) -> None:
     Raises:
         UserError: for the first missing, unexpected or different tensor.
     """
-    found, expected = read_tensor_info(path), model.state_dict()
+    (found, _), expected = read_header(path), model.state_dict()
     for key in [*expected, *found]:
         dtype, shape = found.get(key, (None, None))
         if key not in found:

@@ -31,8 +31,14 @@ from ebm_app.utils.random import initial_weights
 from ebm_app.utils.tensors import as_tensor
 
 CARD_FILE = "README.md"
-CARD = """
-# {name}
+#: README.md of a model on the hub
+CARD = """---
+library_name: ebm_app
+pipeline_tag: unconditional-image-generation
+tags: [energy-based-model, density-estimation, time-score-matching]
+---
+
+# {repository}
 
 A model of {dataset} images, {shape}, by `ebm_app`: a density with likelihoods and samples,
 learned by conditional time score matching ([arXiv:2502.02300](https://arxiv.org/abs/2502.02300)).
@@ -214,8 +220,13 @@ class PretrainedModel(nn.Module):
         api = HfApi()
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            text = model_card(repository, type(self).__name__, self.config)
-            (Path(folder) / CARD_FILE).write_text(text, encoding="utf-8")
+            card = CARD.format(
+                repository=repository,
+                dataset=self.config.dataset.partition(":")[0],
+                shape=" × ".join(map(str, self.config.image_shape)),
+                kind=type(self).__name__,
+            )
+            (Path(folder) / CARD_FILE).write_text(card, encoding="utf-8")
             try:
                 api.create_repo(repository, private=private, exist_ok=True)
                 commit = api.upload_folder(
@@ -241,33 +252,6 @@ def read_hashes(folder: Path) -> Tensor | None:
         if hashes.dtype != torch.int64 or hashes.ndim != 1:
             raise ValueError("expected hashes of shape (N,), int64")
     return hashes
-
-
-def model_card(repository: str, kind: str, config: Any) -> str:
-    """Return the README.md of a repository, with the YAML header that the hub reads.
-
-    >>> from ebm_app import EBM
-    >>> card = model_card("me/digits", "EBM", EBM.from_pretrained("digits").config)
-    >>> "library_name: ebm_app" in card.split("---")[1]
-    True
-
-    Args:
-        repository: "owner/name".
-        kind: class that loads the model.
-        config: configuration of the model.
-    """
-    from huggingface_hub import ModelCardData  # network code, imported only when used
-
-    name, dataset = repository.rpartition("/")[2], config.dataset.partition(":")[0]
-    yaml = ModelCardData(
-        library_name="ebm_app",
-        pipeline_tag="unconditional-image-generation",
-        tags=["energy-based-model", "density-estimation", "time-score-matching"],
-        datasets=[dataset],
-    )
-    shape = " × ".join(map(str, config.image_shape))
-    words = {"name": name, "dataset": dataset, "shape": shape, "kind": kind}
-    return f"---\n{yaml}\n---\n{CARD.format(**words, repository=repository)}"
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ebm_app.config import Calibration, EBMConfig, PathConfig
+from ebm_app.folders import upgrade
 from ebm_app.nets.unet import UNetConfig
-from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_dict, to_dict
 

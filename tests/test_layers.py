@@ -25,7 +25,7 @@ LAYERS = (
     ("pretrained",),
     ("folders",),
     ("config",),
-    ("paths", "data", "upgrade"),
+    ("paths", "data"),
     ("utils",),
 )
 HEIGHT = {unit: -index for index, row in enumerate(LAYERS) for unit in row}

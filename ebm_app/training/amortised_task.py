@@ -23,7 +23,7 @@ from ebm_app.pretrained import fingerprint
 from ebm_app.training.recipes import SIZES, level_settings
 from ebm_app.training.tasks import Task
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.files import read_metadata, read_tensors, write_tensors
+from ebm_app.utils.files import read_header, read_tensors, write_tensors
 from ebm_app.utils.random import RowNoise, make_generator
 from ebm_app.utils.tensors import standard_error, sum_except_batch
 
@@ -80,7 +80,7 @@ class TargetMaker:
                 if shards and time.perf_counter() > deadline:
                     break
                 self._compute(path, split, 2 * (self.seed + index) + (split == "train"))
-            if read_metadata(path) != self.about:
+            if read_header(path)[1] != self.about:
                 raise UserError(
                     f"{path} has targets of another model or other settings. Delete {self.folder}."
                 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ebm_app.config import LoopConfig
-from ebm_app.upgrade import upgrade
+from ebm_app.folders import upgrade
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import PositiveInt, configuration, setting
 

@@ -22,6 +22,7 @@ from ebm_app.data.images import ImageData, image_digest
 from ebm_app.data.lazy import Images
 from ebm_app.data.levels import image_format
 from ebm_app.flow import Flow
+from ebm_app.folders import upgrade
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells
 from ebm_app.model import build_path
 from ebm_app.nets.composite import NET_INPUTS
@@ -35,7 +36,6 @@ from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.plan import CONSTANT, SCHEDULES, flags_on_resume, override
 from ebm_app.training.recipes import LATENT, make_recipe
-from ebm_app.upgrade import upgrade
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_attributes, from_dict, to_dict
 from ebm_app.utils.registry import choose

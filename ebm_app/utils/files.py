@@ -7,25 +7,18 @@ import fcntl
 import io
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pydantic import JsonValue, TypeAdapter
 from safetensors import SafetensorError, safe_open
 
-from ebm_app.utils.errors import UserError, describe_errors, shorten
-from ebm_app.utils.fields import STRICT
+from ebm_app.utils.errors import UserError, shorten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
-
-#: Escape of a byte that is not UTF-8, which JSON readers refuse; not the second half of a pair
-LONE_SURROGATE = re.compile(r"(?<!\\)(?<!\\ud[89ab]..)\\(udc[89a-f].)")
-JSON_OBJECT = TypeAdapter(dict[str, JsonValue], config=STRICT)
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -105,21 +98,12 @@ def read_json(path: Path) -> dict[str, Any]:
     with open_file(path) as file:
         content = file.read()
     try:
-        return JSON_OBJECT.validate_json(content)
-    except ValueError as error:
-        raise UserError(f"{path} is not a JSON object: {describe_errors(error)}.") from None
-
-
-def to_json(data: Mapping[str, Any], **options: Any) -> str:
-    r"""Return JSON text. Bytes of a file name that are not UTF-8 become text such as ``\udcff``.
-
-    Args:
-        options: arguments of ``json.dumps``.
-
-    Raises:
-        ValueError: for numbers that are not finite, if ``allow_nan`` is False.
-    """
-    return LONE_SURROGATE.sub(r"\\\\\1", json.dumps(data, **options))
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a JSON object: {shorten(error)}.") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path} is not a JSON object, but a {type(data).__name__}.")
+    return data
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
@@ -129,7 +113,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
         UserError: for numbers that are not finite, which JSON does not support.
     """
     try:
-        text = to_json(data, indent=2, allow_nan=False)
+        text = json.dumps(data, indent=2, allow_nan=False)
     except ValueError as error:
         raise UserError(f"Cannot write {path}: {error}.") from None
     replace_file(path, (text + "\n").encode())
@@ -144,19 +128,14 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
         return load_file(path)
 
 
-def read_tensor_info(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Read the dtype, such as "F32", and the shape of each tensor from the header of a file."""
+def read_header(path: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], dict[str, str]]:
+    """Read the header of a safetensors file: the dtype, such as "F32", and the shape of each
+    tensor by name, and the metadata."""
     open_file(path).close()
     with report_damage(path), safe_open(path, "np") as file:
         slices = {name: file.get_slice(name) for name in file.keys()}
-        return {name: (x.get_dtype(), tuple(x.get_shape())) for name, x in slices.items()}
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Read the metadata in the header of a safetensors file."""
-    open_file(path).close()
-    with report_damage(path), safe_open(path, "np") as file:
-        return file.metadata() or {}
+        info = {name: (x.get_dtype(), tuple(x.get_shape())) for name, x in slices.items()}
+        return info, file.metadata() or {}
 
 
 def write_tensors(

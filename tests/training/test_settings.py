@@ -50,7 +50,7 @@ def test_recorded_eps_stays_until_the_dequantiser_changes(digits):
 
 
 def test_old_names_are_accepted(digits):
-    ebm, training = resolve(digits, {"weighting": "time_score", "time_input": "clock"})
+    ebm, training = resolve(digits, {"weighting": "time_score"})
     assert (ebm.time_input, training.weighting) == ("arc_length", "inverse_variance")
 
 
