@@ -9,7 +9,6 @@ from torch import Tensor
 from ebm_app.config import EBMConfig
 from ebm_app.data.levels import dequantise
 from ebm_app.ebm import EBM, Labels
-from ebm_app.likelihood.bits import checked_levels
 from ebm_app.nets.density import MomentsDensity
 from ebm_app.nets.protocols import SteinScore
 from ebm_app.paths import require_one_sided
@@ -54,10 +53,13 @@ class KnownPixels:
         time = torch.tensor(t, dtype=torch.float64)
         v, alpha = self.path.variance(time), self.path.alpha(time)
         with leaves(x.detach()) as (point,):
-            score, variance = self._moments(point, t)
+            if isinstance(self.model, MomentsDensity):
+                score, variance = self.model.score_and_variance(point, t)
+            else:  # the variance of eps itself
+                score, variance = self.model.score(point, t), torch.ones_like(point)
             mean = self.path.denoise(point, score, time)
             excess = torch.where(self.mask.clone(), self.known.to(x.dtype) - mean, 0.0)
-            spread = variance * v / alpha**2 + self.slack * v
+            spread = variance.detach() * v / alpha**2 + self.slack * v
             (gradient,) = torch.autograd.grad((excess.square() / spread).sum() / 2, point)
         return score.detach() - gradient
 
@@ -68,13 +70,6 @@ class KnownPixels:
     def at(self, rows: Tensor) -> "KnownPixels":
         """Return the posterior of the points with these indices (b,) in the batch."""
         return KnownPixels(self.model.at(rows), self.known[rows], self.mask[rows])
-
-    def _moments(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
-        """Return the score at ``x`` (B, *) and Var[eps | x], which is 1 for a model without."""
-        if isinstance(self.model, MomentsDensity):
-            score, variance = self.model.score_and_variance(x, t)
-            return score, variance.detach()
-        return self.model.score(x, t), torch.ones((), dtype=x.dtype, device=x.device)
 
 
 def complete(ebm: EBM, images: Tensor, mask: Tensor, seed: int = 0, **options: Any) -> Tensor:
@@ -116,8 +111,14 @@ def iterate_completion(
             f"This model works in the latent space {config.space}, where no dimension is a pixel. "
             "Use a model of the ambient space."
         )
-    levels = checked_levels(images, config.image_shape, config.num_levels)
-    is_known = expand_mask(mask, levels.shape).to(ebm.device)
+    levels = ebm.levels_of(images)
+    mask = as_tensor(mask, "the mask")
+    if mask.dtype != torch.bool or mask.ndim < 2 or mask.shape != levels.shape[-mask.ndim :]:
+        raise UserError(
+            "Expected a bool mask of shape (H, W), (C, H, W) or (B, C, H, W) for images of shape "
+            f"{tuple(levels.shape)}, got {mask.dtype} of shape {tuple(mask.shape)}."
+        )
+    is_known = mask.expand(levels.shape).to(ebm.device)
     middle = dequantise(levels, config.num_levels, torch.full(levels.shape, 0.5))
     known = ebm.space.encode(middle.to(ebm.device))
     model = KnownPixels(ebm.density_for(len(levels), labels, guidance), known, is_known)
@@ -126,23 +127,3 @@ def iterate_completion(
     sampler = build(AnnealedHMC, "sampler", settings)
     for frame in sampler.iterate(model, x0, generator):
         yield frame._replace(x=torch.where(is_known, known.to(frame.x), frame.x))
-
-
-def expand_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return a mask of known pixels, expanded to images of ``shape`` (B, C, H, W).
-
-    Raises:
-        UserError: for a mask of another shape or type.
-    """
-    mask = as_tensor(mask, "the mask")
-    if mask.dtype != torch.bool or not 2 <= mask.ndim <= 4:
-        raise UserError(
-            "Expected a bool mask of shape (H, W), (C, H, W) or (B, C, H, W), got "
-            f"{mask.dtype} of shape {tuple(mask.shape)}."
-        )
-    try:
-        return mask.expand(shape)
-    except RuntimeError as error:
-        raise UserError(
-            f"The mask of shape {tuple(mask.shape)} does not match images of shape {shape[1:]}."
-        ) from error

@@ -6,7 +6,7 @@ one diffusion (Du et al. 2023, arXiv:2302.11552).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -60,11 +60,12 @@ class Composition(ABC):
 
     def score(self, x: Tensor, t: float) -> Tensor:
         """Return grad_x log q_t(x) from the scores of the densities: (B, *)."""
-        return self._combine([density.score for density in self.densities], x, t)
+        return self._combine(x, t, [density.score(x, t) for density in self.densities])
 
     def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
         """Return the gradient of ``log_density``: (B, *)."""
-        return self._combine([density.log_density_gradient for density in self.densities], x, t)
+        gradients = [density.log_density_gradient(x, t) for density in self.densities]
+        return self._combine(x, t, gradients)
 
     def score_cost(self, t: float) -> int:
         """Return the passes of all networks in one call of ``score``."""
@@ -79,11 +80,9 @@ class Composition(ABC):
         densities = [density.with_nodes(num_nodes) for density in self.densities]
         return type(self)(densities, self.weights)
 
-    def _combine(
-        self, gradients: Sequence[Callable[[Tensor, float], Tensor]], x: Tensor, t: float
-    ) -> Tensor:
+    def _combine(self, x: Tensor, t: float, gradients: Sequence[Tensor]) -> Tensor:
         pairs = zip(self.coefficients(x, t), gradients, strict=True)
-        return sum(expand_like(factor, x) * gradient(x, t) for factor, gradient in pairs)
+        return sum(expand_like(factor, x) * gradient for factor, gradient in pairs)
 
 
 class Product(Composition):

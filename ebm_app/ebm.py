@@ -1,6 +1,5 @@
 """``EBM``: an energy-based model of images, its likelihoods and its samples."""
 
-import math
 import os
 from collections.abc import Iterator
 from typing import Any, Self
@@ -15,7 +14,6 @@ from ebm_app.likelihood.bits import (
     MAX_BATCH_ELEMENTS,
     Likelihood,
     batches,
-    checked_levels,
     likelihood_of,
 )
 from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
@@ -29,8 +27,8 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, check_argument
 from ebm_app.utils.registry import build, choose, make
 
-#: Max elements (images times pixels) drawn by one call of ``sample``, and in one batch.
-MAX_DRAWN, MAX_BATCH_DRAWN = 2**24, 2**20
+#: Max elements (images times pixels) of a batch of ``sample``
+MAX_BATCH_DRAWN = 2**20
 #: Max images per batch of ``classify``; the network sees about ten times as many points.
 MAX_CLASSIFIED = 50
 
@@ -122,8 +120,7 @@ class EBM(DensityModel):
             UserError: for images of another shape or with values off the grid, unknown names or
                 settings, noise of another shape, and a likelihood that is not finite.
         """
-        config = self.config
-        levels = checked_levels(images, config.image_shape, config.num_levels)
+        levels = self.levels_of(images)
         noise = noise_for(levels, self.dtype, seed, repeats, noise)
         dequantiser = self.dequantiser if dequantiser is None else dequantiser
         dequantiser = make(DEQUANTISERS, Dequantiser, "dequantiser", dequantiser, {})
@@ -151,8 +148,7 @@ class EBM(DensityModel):
         Raises:
             UserError: for a model trained without labels, and as ``likelihood``.
         """
-        config = self.config
-        levels = checked_levels(images, config.image_shape, config.num_levels)
+        config, levels = self.config, self.levels_of(images)
         if not config.num_classes:
             raise UserError("This model was trained without labels, so classify() is unavailable.")
         point = self.dequantise(levels, noise_for(levels, self.dtype, seed)[0])
@@ -257,14 +253,7 @@ class EBM(DensityModel):
 
     def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
         """Return a generator, and points (num_images, C, H, W) of N(0, I) drawn from it."""
-        num_images = check_argument(PositiveInt, "num_images", num_images)
-        shape = (num_images, *self.config.image_shape)
-        if math.prod(shape) > MAX_DRAWN:
-            most = MAX_DRAWN // math.prod(self.config.image_shape)
-            raise UserError(
-                f"num_images is {num_images}, but one call draws at most {most}. Use several "
-                "calls with different seeds."
-            )
+        shape = (check_argument(PositiveInt, "num_images", num_images), *self.config.image_shape)
         generator = torch.Generator(self.device).manual_seed(check_argument(Seed, "seed", seed))
         options = {"device": self.device, "dtype": self.dtype, "generator": generator}
         return generator, torch.randn(shape, **options)

@@ -118,8 +118,12 @@ class DensityModel(PretrainedModel):
         Returns:
             (B, C, H, W), arguments of ``energy``, ``score`` and ``time_score``.
         """
-        levels = checked_levels(images, self.config.image_shape, self.config.num_levels)
+        levels = self.levels_of(images)
         return self.dequantise(levels, noise_for(levels, self.dtype, seed)[0]).y
+
+    def levels_of(self, images: Any) -> Tensor:
+        """Return the grey levels (B, C, H, W) of images, see ``checked_levels``."""
+        return checked_levels(images, self.config.image_shape, self.config.num_levels)
 
     def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
         """Draw points (B, *) of the model's own dequantiser, on the model's device.

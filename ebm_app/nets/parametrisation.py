@@ -116,8 +116,3 @@ PREDICTIONS: dict[str, Prediction] = {
     "moments": Prediction(moments, needs_head=True),
     "levels": Prediction(levels, needs_head=True),
 }
-
-
-def default_prediction(has_head: bool) -> str:
-    """Return the default key of PREDICTIONS, with or without a Stein head."""
-    return "moments" if has_head else "normalised"

@@ -26,7 +26,7 @@ from ebm_app.folders import upgrade
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells
 from ebm_app.model import build_path
 from ebm_app.nets.composite import NET_INPUTS
-from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS, default_prediction
+from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS
 from ebm_app.nets.time_score import TIME_INPUTS
 from ebm_app.nets.unet import NETS, check_config
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS
@@ -115,8 +115,7 @@ def adapt_defaults(settings: Settings, explicit: Collection[str]) -> Settings:
     ``explicit`` settings."""
     supported = OBJECTIVES[settings.objective].predictions
     if "prediction" not in explicit:
-        has_head = settings.stein_factor > 0
-        default = settings.prediction if has_head else default_prediction(has_head)
+        default = settings.prediction if settings.stein_factor > 0 else "normalised"
         is_supported = "objective" not in explicit or default in supported
         settings = replace(settings, prediction=default if is_supported else supported[0])
     if "objective" not in explicit and settings.prediction not in supported:

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, V
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
 
-from ebm_app.utils.errors import UserError, describe_errors, shorten
+from ebm_app.utils.errors import UserError, describe_errors
 
 T = TypeVar("T")
 
@@ -33,10 +33,7 @@ class Array(Protocol):
 
 def to_python(value: Any) -> Any:
     """Convert numbers and arrays of numpy and torch to Python's; return anything else as it is."""
-    try:
-        return value.tolist() if isinstance(value, Array) else value
-    except (RuntimeError, TypeError):  # a sparse tensor, one without values, or a class
-        return value
+    return value.tolist() if isinstance(value, Array) else value
 
 
 #: Refuse unknown keys, type conversions and NaN
@@ -139,10 +136,7 @@ def from_dict(kind: type[T], data: Any, where: str) -> T:
     Raises:
         UserError: for unknown or missing keys, and values of another type or range.
     """
-    try:
-        text = to_json(data, inf_nan_mode="constants", fallback=_to_json)
-    except ValueError as error:  # circular data
-        raise UserError(f"{where}: {shorten(error)}") from None
+    text = to_json(data, inf_nan_mode="constants", fallback=_to_json)
     with user_errors(where):
         return TypeAdapter(kind).validate_json(text, strict=True)
 

@@ -107,16 +107,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON object, indented, atomically.
+    """Write a JSON object, indented, atomically. A byte of a file name that is not UTF-8 becomes
+    "?".
 
     Raises:
         UserError: for numbers that are not finite, which JSON does not support.
     """
     try:
-        text = json.dumps(data, indent=2, allow_nan=False)
+        text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
     except ValueError as error:
         raise UserError(f"Cannot write {path}: {error}.") from None
-    replace_file(path, (text + "\n").encode())
+    replace_file(path, (text + "\n").encode("utf-8", "replace"))
 
 
 def read_tensors(path: Path) -> "dict[str, Tensor]":

@@ -16,11 +16,9 @@ def as_tensor(value: Any, what: str) -> Tensor:
     """Convert a user's tensor, array or nested lists of numbers to a tensor without a graph.
 
     Raises:
-        UserError: for values that are not dense numbers; the message starts with ``what``.
+        UserError: for values that are not numbers; the message starts with ``what``.
     """
     if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
-            raise UserError(f"{what}: expected a dense tensor of numbers.")
         return value.detach()
     try:
         array = np.asarray(value)

@@ -22,7 +22,6 @@ from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.config import TrainingConfig
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
-from ebm_app.nets.parametrisation import default_prediction
 from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.settings import resolve
 from ebm_app.training.trainer import Trainer
@@ -133,7 +132,8 @@ def random_images(batch_size: int, shape: Sequence[int], num_levels: int) -> Ima
 def make_trainer(ebm: EBM, batch_size: int, objective: str, stein_head: bool = False) -> Trainer:
     """Return a trainer of the model's network on random images, whose steps are taken one by
     one."""
-    head = {"stein_head": stein_head, "prediction": default_prediction(stein_head)}
+    prediction = "moments" if stein_head else "normalised"
+    head = {"stein_head": stein_head, "prediction": prediction}
     config = replace(ebm.config, **head, condition_dim=0, num_classes=0)
     training = TrainingConfig(
         train_batch_size=batch_size, objective=objective, stein_factor=float(stein_head)
