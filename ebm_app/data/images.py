@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.folder import read_folder
-from ebm_app.data.lazy import Images, image_hashes
+from ebm_app.data.lazy import Images, LazyImages, image_hashes
 from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display, to_levels
 from ebm_app.data.named import DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
@@ -104,11 +104,12 @@ class ImageData:
         images, own, _ = as_images(images)
         labels = own if labels is None else labels
         parts = [images] if validation is None else [images, as_images(validation).images]
-        if any(part.ndim != 4 or part.shape[1:] != images.shape[1:] for part in parts):
+        shape = images.shape[1:]
+        if any(x.ndim != 4 or not len(x) or x.shape[1:] != shape for x in parts):
             shapes = " and ".join(str(tuple(part.shape)) for part in parts)
-            raise UserError(f"Expected images (N, C, H, W) of equal size, got shape {shapes}.")
-        if 0 in images.shape or 0 in parts[-1].shape:
-            raise UserError(f"Expected at least one image, got shape {tuple(images.shape)}.")
+            raise UserError(
+                f"Expected at least one image (N, C, H, W), all of one size, got shape {shapes}."
+            )
         if labels is not None:
             labels = as_tensor(labels, "labels")
             is_integer = not (labels.is_floating_point() or labels.is_complex())
@@ -117,13 +118,17 @@ class ImageData:
                     f"Expected {len(images)} non-negative integer labels, one per image."
                 )
             labels = labels.long().cpu()
-        levels, *others = (_check_levels(part, num_levels) for part in parts)
-        train = Labelled(levels, labels)
-        if others:
-            unknown = None if labels is None else torch.full((len(others[0]),), -1)
-            held_out = Labelled(others[0], unknown)
+        if num_levels != NUM_VALUES and any(isinstance(part, LazyImages) for part in parts):
+            raise UserError(f"Image files have {NUM_VALUES} levels, got num_levels {num_levels}.")
+        parts = [
+            to_levels(part, num_levels).cpu() if isinstance(part, Tensor) else part
+            for part in parts
+        ]
+        if validation is None:
+            train, held_out = _hold_out(Labelled(parts[0], labels))
         else:
-            train, held_out = _hold_out(train)
+            unknown = None if labels is None else torch.full((len(parts[1]),), -1)
+            train, held_out = Labelled(parts[0], labels), Labelled(parts[1], unknown)
         splits = {"train": train, "validation": held_out, "test": held_out}
         return cls.from_splits(name, num_levels, splits)
 
@@ -174,14 +179,6 @@ def _hold_out(part: Labelled) -> tuple[Labelled, Labelled]:
             f"{len(hashes.unique())} are distinct. Add images."
         )
     return select(part, order[~is_held_out]), select(part, order[is_held_out])
-
-
-def _check_levels(images: Images, num_levels: int) -> Images:
-    if isinstance(images, Tensor):
-        return to_levels(images, num_levels).cpu()
-    if num_levels != NUM_VALUES:
-        raise UserError(f"Image files have {NUM_VALUES} levels, got num_levels = {num_levels}.")
-    return images
 
 
 def image_digest(levels: Images, labels: Tensor | None = None) -> str:
