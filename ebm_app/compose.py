@@ -94,9 +94,6 @@ class Product(Composition):
     >>> x = torch.zeros(1, 1, 8, 8)
     >>> torch.equal(squared.log_density(x, 0.5), 2 * ebm.density.log_density(x, 0.5))
     True
-
-    Raises:
-        UserError: as ``Composition``, and for weights whose sum is not positive.
     """
 
     def __init__(self, densities: Sequence[LogDensity], weights: Sequence[float]) -> None:
@@ -120,9 +117,6 @@ class Mixture(Composition):
     >>> x = torch.zeros(1, 1, 8, 8)
     >>> torch.equal(same.log_density(x, 0.5), ebm.density.log_density(x, 0.5))
     True
-
-    Raises:
-        UserError: as ``Composition``, and for weights that are not positive.
     """
 
     def __init__(self, densities: Sequence[LogDensity], weights: Sequence[float]) -> None:

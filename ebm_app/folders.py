@@ -70,9 +70,6 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
     Args:
         cls: class of the configuration.
         kind: expected kind of model.
-
-    Raises:
-        UserError: if it is missing, or of another kind or version.
     """
     data = read_json(folder / CONFIG_FILE)
     version = data.get("format_version")
@@ -136,11 +133,7 @@ def check_digest(folder: Path) -> None:
 
 
 def find_folder(name_or_path: str | os.PathLike) -> Path:
-    """Return the folder of a model by its path, bundled name or hub id. A hub model is downloaded.
-
-    Raises:
-        UserError: if there is no such model.
-    """
+    """Return the folder of a model by its path, bundled name or hub id, which is downloaded."""
     name = os.fspath(check_argument(str | os.PathLike, "name_or_path", name_or_path))
     if os.path.isdir(name):  # also a folder without read permission
         return Path(name)
@@ -183,11 +176,7 @@ def is_pipeline(folder: Path) -> bool:
 
 def check_weights(model: "nn.Module", path: Path) -> None:
     """Compare names, shapes and dtypes of a weights file with a model, before reading the weights.
-    The model may be on the device "meta".
-
-    Raises:
-        UserError: for the first missing, unexpected or different tensor.
-    """
+    The model may be on the device "meta"."""
     (found, _), expected = read_header(path), model.state_dict()
     for key in [*expected, *found]:
         dtype, shape = found.get(key, (None, None))
@@ -205,11 +194,7 @@ def check_weights(model: "nn.Module", path: Path) -> None:
 
 
 def load_weights(model: "nn.Module", path: Path) -> None:
-    """Load weights that ``check_weights`` has compared with a model.
-
-    Raises:
-        UserError: for the first tensor with infinite or NaN values.
-    """
+    """Load weights that ``check_weights`` has compared with a model."""
     weights = read_tensors(path)
     for key, value in weights.items():
         if not value.isfinite().all():

@@ -31,9 +31,6 @@ class DensityModel(PretrainedModel):
     Args:
         config: the configuration.
         density: the density; built from ``config`` with fresh weights by default.
-
-    Raises:
-        UserError: for settings that do not fit together, and another kind of object as density.
     """
 
     config_class, kind = EBMConfig, ENERGY_MODEL
@@ -78,9 +75,6 @@ class DensityModel(PretrainedModel):
 
         Args:
             x, t: as for ``energy``.
-
-        Raises:
-            UserError: for points of another shape, and a time outside [0, 1].
         """
         density = require(self.density, SteinScore, "EBM.score")
         return self._evaluate(density.score, x, t)
@@ -150,20 +144,12 @@ class DensityModel(PretrainedModel):
 
 
 def build_path(config: EBMConfig) -> GaussianPath:
-    """Build the path of a configuration.
-
-    Raises:
-        UserError: for an unknown name.
-    """
+    """Build the path of a configuration."""
     return make(PATHS, GaussianPath, "path", config.path.name, {"c": config.path.c})
 
 
 def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
-    """Build the density of a configuration, with freshly initialised weights.
-
-    Raises:
-        UserError: for settings that do not fit together.
-    """
+    """Build the density of a configuration, with freshly initialised weights."""
     channels, height, width = config.image_shape
     choose("net_input", config.net_input, NET_INPUTS)
     net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim

@@ -118,11 +118,7 @@ class PretrainedModel(nn.Module):
 
     def points(self, x: Any) -> Tensor:
         """Convert points (B, C, H, W), a tensor, an array or lists, to a tensor on the model's
-        device.
-
-        Raises:
-            UserError: for points of another shape or dtype.
-        """
+        device."""
         values, shape = as_tensor(x, "x"), self.config.image_shape
         if not values.is_floating_point() or not values.numel() or values.shape[1:] != shape:
             expected = ", ".join(map(str, shape))

@@ -134,9 +134,6 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
     Args:
         name: maps an index to a name, for errors.
         key: name of the decoded copy, see ``key_of``; None for no copy.
-
-    Raises:
-        UserError: if the images differ in size.
     """
     if key is None or num * read(0).numel() <= MEMORY:
         array, hashes, shape = _decode(read, num, name, _in_memory)

@@ -41,9 +41,6 @@ class Source:
         set of Hugging Face. Otherwise torchvision reads its own files. It unpickles those of
         CIFAR-10 only after comparing their MD5 with the published one, so that
         other files are not executed. The files of MNIST are not pickled.
-
-        Raises:
-            UserError: for missing or damaged files, or a failed download.
         """
         if not self.files:
             return _read_digits()

@@ -27,11 +27,7 @@ ToPixels = Callable[[object, str], Tensor]
 
 
 def read_image(path: Path) -> Image.Image:
-    """Read a file in mode L (grey) or RGB.
-
-    Raises:
-        UserError: naming the file, if it is not a readable, opaque 8-bit grey or RGB image.
-    """
+    """Read a file in mode L (grey) or RGB."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -34,9 +34,6 @@ def read_hub(name: str, to_pixels: ToPixels) -> dict[str, Labelled]:
     Args:
         name: name on the hub, or a folder of ``save_to_disk``, of parquet files or of images.
         to_pixels: converts an image to uint8 (C, H, W).
-
-    Raises:
-        UserError: for a data set that cannot be read, or without images or a training split.
     """
     from datasets import DatasetDict, load_dataset, load_from_disk  # takes seconds to import
 

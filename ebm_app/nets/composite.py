@@ -30,9 +30,6 @@ class EarlyNet(nn.Module):
         out_channels: channels of the output.
         config: see ``EarlyConfig``.
         num_classes: as for ``UNet``.
-
-    Raises:
-        UserError: if the patches do not divide the image, and as ``UNet``.
     """
 
     def __init__(

@@ -92,11 +92,7 @@ class PathDensity:
 
     def with_eps(self, eps: float) -> Self:
         """Return the same density with another margin at t = 1. A margin below the one used in
-        training evaluates the network at times it was not trained on.
-
-        Raises:
-            UserError: for a margin out of range.
-        """
+        training evaluates the network at times it was not trained on."""
         other = copy(self)
         other.start, other.end = self.path.interval(check_argument(Margin, "eps", eps))
         return other
@@ -118,9 +114,6 @@ class TimeScoreDensity(PathDensity):
             share s of the arc length uses n + s (num_nodes - n) nodes with n = ``MIN_NODES``. On
             Gaussian data this keeps the accuracy of the whole interval, which s num_nodes does
             not.
-
-    Raises:
-        UserError: for a number of nodes out of range.
 
     >>> from ebm_app import EBM
     >>> density = EBM.from_pretrained("digits").density
@@ -162,22 +155,14 @@ class TimeScoreDensity(PathDensity):
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
         """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients flow to ``x`` if it
-        requires one. The density is normalised if the time score is exact.
-
-        Raises:
-            UserError: on a two-sided path, whose reference density is unknown.
-        """
+        requires one. The density is normalised if the time score is exact."""
         reference = sum_except_batch(require_one_sided(self.path).reference_log_density(x))
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             return reference + self.log_ratio(x, self.start, t).value
 
     def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
         """Return the gradient of ``log_density`` (paper, section 6): (B, *). It holds one chunk
-        of nodes in memory, and can be differentiated again if ``x`` requires a gradient.
-
-        Raises:
-            UserError: on a two-sided path.
-        """
+        of nodes in memory, and can be differentiated again if ``x`` requires a gradient."""
         require_one_sided(self.path)
         is_outer, rule = torch.is_grad_enabled() and x.requires_grad, self._rule(self.start, t)
 

@@ -53,11 +53,7 @@ class EnergyModel(PathNetwork):
 
     def terms(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """Return the terms (B, *) float64 of log p_t(x), in nats, at x (B, *) and t (B,)
-        float64.
-
-        Raises:
-            UserError: for a path that does not start from N(0, I).
-        """
+        float64."""
         require_one_sided(self.path)
         f, g = self.outputs(x, t, condition).double().chunk(2, dim=1)
         fraction = arc_length_fraction(self.path, self.interval, t)

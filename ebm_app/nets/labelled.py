@@ -31,9 +31,6 @@ class LabelledModel(nn.Module):
         labels: (B,) int64.
         guidance: g.
 
-    Raises:
-        UserError: for guidance below 0.
-
     Source: Ho and Salimans 2022, arXiv:2207.12598.
     """
 
@@ -65,9 +62,6 @@ def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> T
         labels: one for all points, several used in turn, or "random", for points of the mixture of
             p(x | y) over all classes.
         seed: seed of random labels.
-
-    Raises:
-        UserError: for a model without classes, and labels outside 0..num_classes - 1.
     """
     num = check_argument(PositiveInt, "num", num)
     if not num_classes:

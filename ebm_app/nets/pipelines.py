@@ -57,10 +57,6 @@ class PipelineModel(nn.Module):
         abar: (N,), the scheduler's ``alphas_cumprod``.
         prediction: a key of ``NOISE_OF``.
         channels: C.
-
-    Raises:
-        UserError: for an unknown prediction, or noise levels that do not increase from step to
-            step.
     """
 
     def __init__(self, net: nn.Module, abar: Tensor, prediction: str, channels: int) -> None:

@@ -124,9 +124,6 @@ def require(model: Any, protocol: type[P], user: str) -> P:
     Args:
         protocol: a key of ``PROVIDERS``.
         user: what needs it, for the message: "estimator discrete".
-
-    Raises:
-        UserError: naming the user, the missing quantity and the models that have it.
     """
     if isinstance(model, protocol):
         return model

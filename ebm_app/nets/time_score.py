@@ -62,9 +62,6 @@ class PathNetwork(nn.Module):
         input_frequencies: see ``features``; n frequencies multiply the input channels by 1 + 2 n.
         condition_dim: number of extra input channels, one constant plane per entry of a condition
             (see ``augmentation``).
-
-    Raises:
-        UserError: for an unknown time_input.
     """
 
     def __init__(
@@ -127,10 +124,6 @@ class TimeScoreModel(PathNetwork):
             head h, with score = a_t x + b_t h; 0 for no head.
         num_levels: grey levels of the data, for the prediction "levels".
         inputs: time_input, input_frequencies, condition_dim of ``PathNetwork``.
-
-    Raises:
-        UserError: for an unknown prediction or time_input, or a prediction that does not support
-            this path or needs a head.
     """
 
     def __init__(

@@ -18,10 +18,6 @@ SPACES: dict[str, type[Space]] = {
 
 
 def build_space(name: str, image_shape: Sequence[int], num_levels: int) -> Space:
-    """Build a space by its name in ``SPACES``, unfitted and without gradients.
-
-    Raises:
-        UserError: for an unknown name, or images that are too large for the space.
-    """
+    """Build a space by its name in ``SPACES``, unfitted and without gradients."""
     settings = {"image_shape": image_shape, "num_levels": num_levels}
     return make(SPACES, Space, "space", name, settings).requires_grad_(False)

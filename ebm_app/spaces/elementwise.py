@@ -87,11 +87,7 @@ class Standardise(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Estimate m and s from x (N, C, H, W).
-
-        Raises:
-            UserError: if a pixel is constant.
-        """
+        """Estimate m and s from x (N, C, H, W)."""
         x = x.double()
         # compared, because the variance of equal values can round to more than 0
         if len(x) < 2 or (x == x[0]).all(0).any():

@@ -61,9 +61,6 @@ class Whitening(Space):
             s = (mean_n |x_n - m|^4 - |C|^2) / (K (|C|^2 - tr(C)^2 / D)),
 
         between 0 and 1, with the Frobenius norm of C.
-
-        Raises:
-            UserError: if a pixel is constant.
         """
         num_images = len(x) // repeats
         rows = x.flatten(1)

@@ -125,11 +125,7 @@ class Coupling(Space):
 
 
 class SplineSpace(Composed):
-    """Logit, standardisation, then ``LAYERS`` couplings that keep the two halves in turn.
-
-    Raises:
-        UserError: if the images are too large.
-    """
+    """Logit, standardisation, then ``LAYERS`` couplings that keep the two halves in turn."""
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         dim = math.prod(image_shape)

@@ -113,9 +113,6 @@ def user_errors(where: str = "") -> Iterator[None]:
 def check_argument(kind: Any, name: str, value: Any) -> Any:
     """Return an argument as the type ``kind``.
 
-    Raises:
-        UserError: for a value of another type or outside its range.
-
     >>> import numpy as np
     >>> check_argument(Seed, "seed", np.int64(3))
     3
@@ -131,11 +128,7 @@ def from_strings(kind: type[T], texts: Mapping[str, str]) -> T:
 
 
 def from_dict(kind: type[T], data: Any, where: str) -> T:
-    """Build a settings class from JSON data; ``where`` starts the error message.
-
-    Raises:
-        UserError: for unknown or missing keys, and values of another type or range.
-    """
+    """Build a settings class from JSON data; ``where`` starts the error message."""
     text = to_json(data, inf_nan_mode="constants", fallback=_to_json)
     with user_errors(where):
         return TypeAdapter(kind).validate_json(text, strict=True)

@@ -67,11 +67,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file for reading in binary mode; never block on a pipe or a device.
-
-    Raises:
-        UserError: if there is no regular file, or it cannot be read.
-    """
+    """Open a regular file for reading in binary mode; never block on a pipe or a device."""
     try:
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is not a regular file. Remove it or give another path.")
@@ -107,12 +103,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON object, indented, atomically. A byte of a file name that is not UTF-8 becomes
-    "?".
-
-    Raises:
-        UserError: for numbers that are not finite, which JSON does not support.
-    """
+    """Write a JSON object, atomically. Bytes of file names that are not UTF-8 become "?"."""
     try:
         text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
     except ValueError as error:

@@ -148,11 +148,7 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def lock(path: Path) -> IO[str]:
-    """Open and lock a file until it is closed or the process ends.
-
-    Raises:
-        UserError: if another process holds the lock.
-    """
+    """Open and lock a file until it is closed or the process ends."""
     file = open(os.open(path, os.O_RDWR | os.O_CREAT), "w")  # does not block on a named pipe
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -71,10 +71,6 @@ def make_accelerator(
 
     Args:
         mixed_precision: as for ``resolve_precision``; None where no network is trained.
-
-    Raises:
-        UserError: if accelerate's configuration shards the network: weight averages and
-            checkpoints need all weights in every process.
     """
     for name in SHARDING:
         if os.environ.get(name, "").lower() == "true":

@@ -18,11 +18,7 @@ T = TypeVar("T")
 
 
 def import_extension(module: str) -> None:
-    """Import a user's module, which may extend the registries; search the working directory too.
-
-    Raises:
-        UserError: if there is no such module.
-    """
+    """Import a user's module, also from the working directory. It may extend the registries."""
     if not all(part.isidentifier() for part in module.split(".")):
         raise UserError(f"--import expects the name of a module, got {shorten(module)}.")
     sys.path.append(os.getcwd())
@@ -33,11 +29,7 @@ def import_extension(module: str) -> None:
 
 
 def choose(kind: str, name: str, options: Iterable[str]) -> str:
-    """Return ``name`` if it is one of ``options``.
-
-    Raises:
-        UserError: listing the options, where ``kind`` is what they are, such as "sampler".
-    """
+    """Return ``name`` if it is one of ``options``. The error message calls them ``kind``."""
     names = sorted(options)
     if not isinstance(name, str) or name not in names:
         raise UserError(
@@ -70,11 +62,7 @@ def make(
 
 
 def build(kind: type[T], what: str, settings: Mapping[str, Any]) -> T:
-    """Build an instance of ``kind`` from a user's keyword arguments.
-
-    Raises:
-        UserError: for an unknown setting, or one outside its range.
-    """
+    """Build an instance of ``kind`` from a user's keyword arguments."""
     for key in settings:
         choose(f"setting of the {what}", key, inspect.signature(kind).parameters)
     with user_errors(what):
@@ -85,9 +73,6 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     """Parse settings KEY=VALUE for several dataclasses by name.
 
     Each dataclass gets the settings that it has as fields.
-
-    Raises:
-        UserError: for a setting that no dataclass has, or an invalid value.
     """
     texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
     keys = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}
