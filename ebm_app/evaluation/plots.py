@@ -15,15 +15,16 @@ SIZE, DPI = (5.2, 3.8), 130
 THRESHOLD = 1.0
 #: Upper end of the colour scale, as a multiple of the excess up to which a map is transparent
 MAX_EXCESS = 6
-#: Max opacity of a map over an image
-OPACITY = 0.7
+#: Grey that is legible on light and on dark pages
+TEXT_COLOUR = "#7a7a7a"
 EXCESS_LABEL = "standard deviations above ordinary images"
 
 
 def plot_over(
     image: Tensor, excess: np.ndarray, others: Sequence[Tensor], threshold: float = THRESHOLD
 ) -> Figure:
-    """Plot an anomaly map over its image, next to the nearest held-out images.
+    """Plot an anomaly map over its image, next to the nearest held-out images. The background is
+    transparent, for pages of any colour.
 
     Args:
         image: (C, H, W) in [0, 1].
@@ -31,16 +32,17 @@ def plot_over(
         others: the nearest held-out images, each (C, H, W) in [0, 1].
         threshold: excess up to which the map is transparent.
     """
-    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained", facecolor="none")
     grid = figure.add_gridspec(len(others), 4)
+    for row, other in enumerate(others):
+        draw_image(figure.add_subplot(grid[row, 3]), other)
+    figure.axes[0].set_title("nearest held-out", fontsize="small", color=TEXT_COLOUR)
     axes = figure.add_subplot(grid[:, :3])
-    small = [figure.add_subplot(grid[row, 3]) for row in range(len(others))]
-    for part, other in zip(small, others, strict=True):
-        draw_image(part, other)
-    small[0].set_title("nearest held-out", fontsize="small")
     draw_image(axes, image)
     overlay = overlay_excess(axes, excess, threshold)
-    figure.colorbar(overlay, ax=axes, label=EXCESS_LABEL, location="bottom")
+    bar = figure.colorbar(overlay, ax=axes, location="bottom", extend="max")
+    bar.set_label(EXCESS_LABEL, color=TEXT_COLOUR)
+    bar.ax.tick_params(colors=TEXT_COLOUR)
     return figure
 
 
@@ -51,10 +53,9 @@ def draw_image(axes: Axes, image: Tensor) -> None:
 
 
 def overlay_excess(axes: Axes, excess: np.ndarray, threshold: float = THRESHOLD) -> AxesImage:
-    """Draw a map (H, W) over an image, with an opacity that increases above
-    ``threshold``."""
-    alpha = ((excess - threshold) / (3 * threshold)).clip(0, OPACITY)
-    return axes.imshow(excess, cmap="autumn_r", vmin=0, vmax=MAX_EXCESS * threshold, alpha=alpha)
+    """Draw a map (H, W) over an image where it exceeds ``threshold``."""
+    visible = np.ma.masked_less(excess, threshold)
+    return axes.imshow(visible, cmap="autumn_r", vmin=threshold, vmax=MAX_EXCESS * threshold)
 
 
 def balance_figure(balance: Balance) -> Figure:

@@ -197,7 +197,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
             text = text_box("Answer", 4, "Draw or upload an image.", elem_id="answer")
             options = {"num_top_classes": 3, "visible": False, "elem_classes": "hide-empty"}
             classes = gr.Label(label="Class", **options)
-            where = plot_box("Unusual regions")
+            where = plot_box("Unusual regions", elem_classes=["hide-empty", "photos"])
             alt_text = "The image after resizing and rounding to the model's levels"
             with gr.Accordion("Details", open=False):
                 seen = picture("As the model sees it", alt_text, 256)

@@ -131,7 +131,7 @@ def text_box(
 
 def plot_box(label: str, **options: Any) -> gr.Plot:
     """Plot output, in lossless PNG, hidden while it is empty."""
-    return gr.Plot(label=label, format="png", elem_classes="hide-empty", **options)
+    return gr.Plot(label=label, format="png", **{"elem_classes": "hide-empty", **options})
 
 
 def metrics_box() -> gr.JSON:

@@ -28,6 +28,7 @@ CSS = """
 [data-testid="matplotlib"] { padding-top: 2rem; }
 /* dark theme: invert the lightness of plots, keep the hues */
 .dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
+.dark .photos [data-testid="matplotlib"] img { filter: none; }
 /* gallery of examples: five columns, as many rows as needed */
 .small .grid-wrap { min-height: 0 !important; max-height: none !important; padding-top: 2rem; }
 .small .grid-container { grid-template-columns: repeat(5, 1fr) !important; }
