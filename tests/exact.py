@@ -20,7 +20,7 @@ from torch import nn
 
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
-from ebm_app.sampling.hmc import Metropolis, Target
+from ebm_app.sampling.hmc import Target
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 F64 = torch.float64
@@ -212,7 +212,7 @@ def target_of(log_density):
             x = position.detach().requires_grad_()
             return torch.autograd.grad(log_density(x).sum(), x)[0]
 
-    return Target(gradient, Metropolis(log_density))
+    return Target(gradient, log_density)
 
 
 def z_score(values, expected=0.0):

@@ -31,8 +31,15 @@ from ebm_app.annealing.moves import Moves, denoising_moves, stay_moves
 from ebm_app.nets.protocols import LogDensity
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.schedules import ARC_LENGTH
-from ebm_app.sampling.annealing import IntermediateDistribution, Transport, anneal, stay
-from ebm_app.sampling.hmc import Field, Metropolis, Target, adapt
+from ebm_app.sampling.hmc import (
+    Field,
+    IntermediateDistribution,
+    Target,
+    Transport,
+    adapt,
+    anneal,
+    stay,
+)
 from ebm_app.utils.fields import PositiveInt, Steps, configuration, setting
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import sum_except_batch
@@ -95,8 +102,7 @@ class Chains:
         density = model.with_nodes(NUM_NODES).log_density
         field = model.with_nodes(GRADIENT_NODES).log_density_gradient
         self.targets = [
-            Target(partial(field, t=t), Metropolis(partial(density, t=t)))
-            for t in self.times[1:].tolist()
+            Target(partial(field, t=t), partial(density, t=t)) for t in self.times[1:].tolist()
         ]
         self.moves = moves(model, self.times)
         self.step_sizes = 0.3 * path.variance(self.times[1:]).sqrt()

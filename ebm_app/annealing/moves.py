@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ebm_app.nets.protocols import Marginals, Score, SteinScore, require
 from ebm_app.paths import OneSidedPath, require_one_sided
-from ebm_app.sampling.annealing import stay
+from ebm_app.sampling.hmc import stay
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 
@@ -67,12 +67,16 @@ class DenoisingMove(Move):
         score = self.score(x, self.start)
         share = 1 - self.added * score.double().square().mean().item()
         self.variance = max(self.variance, self.added / self.ratio**2 * share)
-        return self._forward(x, score, generator)
+        return self.forward(x, generator, score)
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, generator: torch.Generator, score: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Draw x_t (B, *) given ``x`` = x_s; the log ratio is log q(x_s | x_t) - log p(x_t |
         x_s)."""
-        return self._forward(x, self.score(x, self.start), generator)
+        mean = self._mean(x, self.score(x, self.start) if score is None else score)
+        y = mean + math.sqrt(self.variance) * torch.empty_like(x).normal_(generator=generator)
+        return y, self._log_ratio(x, y, mean)
 
     def backward(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw x_s given ``x`` = x_t; the log ratio is log p(x_t | x_s) - log q(x_s | x_t)."""
@@ -80,13 +84,6 @@ class DenoisingMove(Move):
         noised = self.ratio * x + math.sqrt(self.added) * noise
         mean = self._mean(noised, self.score(noised, self.start))
         return noised, -self._log_ratio(noised, x, mean)
-
-    def _forward(
-        self, x: Tensor, score: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        mean = self._mean(x, score)
-        y = mean + math.sqrt(self.variance) * torch.empty_like(x).normal_(generator=generator)
-        return y, self._log_ratio(x, y, mean)
 
     def _mean(self, x: Tensor, score: Tensor) -> Tensor:
         return (x + self.added * score) / self.ratio

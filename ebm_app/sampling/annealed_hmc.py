@@ -1,18 +1,17 @@
 """Annealed Hamiltonian Monte Carlo through the model's own p_t (paper, section 6)."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import LogDensity, Marginals, Score, SteinScore, require
-from ebm_app.paths.schedules import SCHEDULES, ScheduleName
-from ebm_app.sampling.annealing import IntermediateDistribution, anneal
+from ebm_app.nets.protocols import LogDensity, Marginals, SteinScore, require
+from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
-from ebm_app.sampling.hmc import AcceptStep, Metropolis, Target, Work, adapt
+from ebm_app.sampling.hmc import IntermediateDistribution, Target, adapt, anneal
 from ebm_app.utils.fields import Count, Positive, PositiveInt, Steps, configuration
 from ebm_app.utils.registry import choose
 
@@ -22,26 +21,6 @@ ACCEPTANCE_TARGET = 0.75
 START = 1e-3
 #: Quadrature nodes of log densities and their gradients
 NUM_NODES = 8
-
-
-def metropolis_at(model: SteinScore, t: float) -> AcceptStep:
-    """Return the exact accept step at p_t of a model with a log density."""
-    density = require(model, LogDensity, "annealed_hmc with acceptance=energy")
-    return Metropolis(partial(density.log_density, t=t))
-
-
-#: Fields of the leapfrog by name: the Stein score of the model, or the gradient of its log density
-FIELDS: dict[str, Callable[[SteinScore], Score]] = {
-    "head": lambda model: model.score,
-    "integral": lambda model: (
-        require(model, LogDensity, "annealed_hmc with score=integral").log_density_gradient
-    ),
-}
-#: Accept steps by name: (model, t) -> accept step at p_t
-ACCEPTANCES: dict[str, Callable[[SteinScore, float], AcceptStep]] = {
-    "work": lambda model, t: Work(),
-    "energy": metropolis_at,
-}
 
 
 @configuration
@@ -61,28 +40,24 @@ class AnnealedHMC(Sampler):
         steps_per_temperature, num_leapfrog_steps: transitions per temperature and leapfrog steps
             of each. final_steps: further transitions at the last temperature.
         step_size: first and largest leapfrog step, in standard deviations of the noise.
-        score: field of the leapfrog, a key of ``FIELDS``: the "head" (the model's own score), or
-            the gradient of the "integral".
-        acceptance: accept step, a key of ``ACCEPTANCES``: by the "work" of the score along a
-            trajectory, or by the "energy", which is exact and needs a log density.
+        score: field of the leapfrog: the "head" (the model's own score), or the gradient of the
+            "integral".
+        acceptance: accept step: by the "work" of the score along a trajectory, or by the "energy",
+            which is exact and needs a log density.
         end_variance: conditional variance at the last temperature, at which the image is denoised.
     """
 
-    note: ClassVar[str] = (
-        "annealed Hamiltonian Monte Carlo from noise through the model's p_t, then one denoising "
-        "step"
-    )
     steps: ClassVar[str] = "temperatures"
     counts: ClassVar[str] = "num_temperatures"
 
     num_temperatures: Steps | None = None
-    schedule: ScheduleName = "arc_length"
+    schedule: str = "arc_length"
     steps_per_temperature: PositiveInt = 1
     num_leapfrog_steps: PositiveInt = 4
     final_steps: Count = 5
     step_size: Positive = 0.5
-    score: str = "head"
-    acceptance: str = "work"
+    score: Literal["head", "integral"] = "head"
+    acceptance: Literal["work", "energy"] = "work"
     end_variance: Positive = 1e-3
 
     def iterate(
@@ -105,17 +80,19 @@ class AnnealedHMC(Sampler):
     def _distributions(self, model: SteinScore, times: Tensor) -> list[IntermediateDistribution]:
         if isinstance(model, LogDensity):
             model = model.with_nodes(NUM_NODES)
-        score = FIELDS[choose("score", self.score, FIELDS)](model)
-        accept_at = ACCEPTANCES[choose("acceptance", self.acceptance, ACCEPTANCES)]
-        distributions = [
-            IntermediateDistribution(
-                Target(partial(score, t=t), accept_at(model, t)),
-                deviation,
-                self.steps_per_temperature,
-                adapt=self._adapt,
+        score, log_density = model.score, None
+        if self.score == "integral":
+            score = require(model, LogDensity, "score=integral").log_density_gradient
+        if self.acceptance == "energy":
+            log_density = require(model, LogDensity, "acceptance=energy").log_density
+        distributions = []
+        for t, deviation in zip(times.tolist(), model.path.variance(times).sqrt(), strict=True):
+            target = Target(partial(score, t=t), log_density and partial(log_density, t=t))
+            distributions.append(
+                IntermediateDistribution(
+                    target, deviation, self.steps_per_temperature, adapt=self._adapt
+                )
             )
-            for t, deviation in zip(times.tolist(), model.path.variance(times).sqrt(), strict=True)
-        ]
         num_steps = self.steps_per_temperature + self.final_steps
         distributions[-1] = distributions[-1]._replace(num_steps=num_steps, adapt=None)
         return distributions

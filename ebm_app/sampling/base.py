@@ -29,10 +29,9 @@ class Frame(NamedTuple):
 
 
 class Sampler(ABC):
-    """A sampler of p_1; a subclass is a frozen dataclass of its settings. ``note`` describes the
-    method, ``steps`` says what a step is, and ``counts`` names the setting for their number."""
+    """A sampler of p_1; a subclass is a frozen dataclass of its settings. ``steps`` says what a
+    step is, and ``counts`` names the setting for their number."""
 
-    note: ClassVar[str]
     steps: ClassVar[str]
     counts: ClassVar[str]
 

@@ -54,7 +54,6 @@ class PFODESampler(FlowSampler):
             it exactly with one pass per dimension, None leaves out the log density.
     """
 
-    note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
     steps: ClassVar[str] = "steps of the ODE"
 
     num_probes: Probes | None = None
@@ -97,7 +96,6 @@ class DPMSampler(FlowSampler):
     Source: Lu et al. 2022, arXiv:2211.01095, algorithm 2 and, for k = 1, appendix B.
     """
 
-    note: ClassVar[str] = "DPM-Solver++(2M) from noise, for the ODE or, with noise=1, the SDE"
     steps: ClassVar[str] = "steps of the solver"
 
     noise: NonNegative = 0.0

@@ -1,4 +1,4 @@
-r"""Hamiltonian Monte Carlo on B independent chains, run side by side.
+r"""Hamiltonian Monte Carlo (HMC) on B independent chains, and annealing by it.
 
 A density exp(-U(x)) is extended by a momentum v ~ N(0, I) with the energy in nats
 
@@ -19,12 +19,26 @@ If only a score is known, the work of f along the trajectory, sum (f_k + f_{k+1}
 
 and the density is invariant up to the second-order error of that rule.
 
-References: Duane et al. 1987, Phys. Lett. B 195; Neal 2011, arXiv:1206.1901, sections 2 and 3;
-Sjoberg et al. 2023, arXiv:2307.14012, for accept steps from a score alone.
+``anneal`` moves chains from exact samples x_0 of a reference p_0 through distributions p_1, ...,
+p_K, each known up to a constant: by a transport T_k, which is a bijection (such as the identity)
+or a draw from p(y | x), then by transitions that leave p_k invariant. It is the loop of annealed
+HMC and of annealed importance sampling. If the log densities are known, the importance weight of
+a chain (in nats, up to the constants of p_0 and p_K) is with y_k = T_k(x_{k-1})
+
+    log w = sum_k [log p_k(y_k) - log p_{k-1}(x_{k-1}) + log |det T_k'(x_{k-1})|],
+
+where the terms are ``-entry.potential`` of record k, ``-state.potential`` of the record before it
+and ``log_ratio`` of record k. For a random transport the log ratio is log q(x | y) - log p(y | x),
+with q the density of the reverse transport. The transitions are reversible, so the same loop runs
+the chains backwards, through the distributions in reverse order with reverse transports.
+
+References: Neal 2011, arXiv:1206.1901, sections 2 and 3; Sjoberg et al. 2023, arXiv:2307.14012,
+for accept steps from a score alone; Neal 2001, arXiv:physics/9803008, for the weights;
+Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612, for the transport.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,42 +48,8 @@ from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 #: Function of points (B, *) that treats the chains independently
 Field = Callable[[Tensor], Tensor]
-
-
-class AcceptStep(Protocol):
-    """The energy by which proposals are accepted, in nats."""
-
-    def potential(self, position: Tensor, field: Tensor) -> Tensor:
-        """Return the part of the energy that depends on the position, (B,)."""
-
-    def energy(self, potential: Tensor, momentum: Tensor, step_size: Tensor) -> Tensor:
-        """Return the energy (B,) of a state with this ``potential`` (B,)."""
-
-
-class Metropolis(NamedTuple):
-    """The exact accept step, with U = -log_density.
-
-    Args:
-        log_density: (B, *) -> (B,), in nats, up to a constant.
-    """
-
-    log_density: Field
-
-    def potential(self, position: Tensor, field: Tensor) -> Tensor:
-        return -self.log_density(position)
-
-    def energy(self, potential: Tensor, momentum: Tensor, step_size: Tensor) -> Tensor:
-        return potential + 0.5 * sum_except_batch(momentum.square())
-
-
-class Work:
-    """The accept step from a score alone: the energy is h^2 |f|^2 / 8 (see the module)."""
-
-    def potential(self, position: Tensor, field: Tensor) -> Tensor:
-        return sum_except_batch(field.double().square())
-
-    def energy(self, potential: Tensor, momentum: Tensor, step_size: Tensor) -> Tensor:
-        return potential * step_size.to(potential.device).square() / 8
+#: (positions (B, *), generator) -> positions (B, *) and log ratio (B,) float64, in nats
+Transport = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
 class Target(NamedTuple):
@@ -78,11 +58,24 @@ class Target(NamedTuple):
     Attributes:
         field: field of the leapfrog, (B, *) -> (B, *): the gradient of the log density in nats per
             unit of x, or another field such as a learned Stein score.
-        accept: accept step, which alone defines what is sampled.
+        log_density: (B, *) -> (B,), in nats, up to a constant, for the exact accept step; None
+            accepts by the work of the field.
     """
 
     field: Field
-    accept: AcceptStep
+    log_density: Field | None = None
+
+    def potential(self, position: Tensor, field: Tensor) -> Tensor:
+        """Return U(x), or |f|^2 for the work: (B,)."""
+        if self.log_density is None:
+            return sum_except_batch(field.double().square())
+        return -self.log_density(position)
+
+    def energy(self, potential: Tensor, momentum: Tensor, step_size: Tensor) -> Tensor:
+        """Return the energy H, or h^2 |f|^2 / 8 for the work: (B,)."""
+        if self.log_density is None:
+            return potential * step_size.to(potential.device).square() / 8
+        return potential + 0.5 * sum_except_batch(momentum.square())
 
 
 class HMCState(NamedTuple):
@@ -102,7 +95,7 @@ def init(position: Tensor, target: Target) -> HMCState:
     """
     position = position.detach()
     field = target.field(position)
-    state = HMCState(position, field, target.accept.potential(position, field))
+    state = HMCState(position, field, target.potential(position, field))
     for name, value in state._asdict().items():
         bad = ~value.isfinite().reshape(len(position), -1).all(1)
         if bad.any():
@@ -127,7 +120,6 @@ def leapfrog(
 
     Args:
         position, momentum, force: x, v and f(x) at the start, (B, *) each.
-        field: f, (B, *) -> (B, *).
         step_size: h > 0, () or (B,).
 
     Returns:
@@ -161,14 +153,13 @@ def step(
         num_leapfrog_steps: leapfrog steps, at least 1, with one call of the field each.
         generator: source of randomness, on the device of the position.
     """
-    energy = target.accept.energy
     momentum = torch.empty_like(state.position).normal_(generator=generator)
-    start = energy(state.potential, momentum, step_size)
+    start = target.energy(state.potential, momentum, step_size)
     position, momentum, field = leapfrog(
         state.position, momentum, state.field, target.field, step_size, num_leapfrog_steps
     )
-    proposal = HMCState(position, field, target.accept.potential(position, field))
-    change = energy(proposal.potential, momentum, step_size) - start
+    proposal = HMCState(position, field, target.potential(position, field))
+    change = target.energy(proposal.potential, momentum, step_size) - start
     probability = torch.where(change.isfinite(), torch.exp(-change).clamp(max=1.0), 0.0)
     is_accepted = torch.empty_like(probability).uniform_(generator=generator) < probability
     rows = (
@@ -180,15 +171,87 @@ def step(
 
 def adapt(scale: Tensor, probability: Tensor, target: float, growth: float = 1.1) -> Tensor:
     """Return the next scale s growth^((a - target) / target) of the step sizes, with a the
-    acceptance probability.
+    acceptance probability, whose mean settles at the target.
 
-    The scale settles where the mean of a is the target. A scale () uses the mean over the chains,
-    a scale (B,) the value of each chain. During adaptation the chains do not leave their density
-    invariant: freeze the step size before using them. In high dimension a target of 0.65 is
-    optimal for a fixed distribution (Beskos et al. 2013, arXiv:1001.4460).
+    During adaptation the chains do not leave their density invariant: freeze the step size before
+    using them.
 
     Args:
-        scale: () or (B,). probability: (B,), of the latest transition.
+        scale: () to use the mean acceptance, or (B,) to adapt each chain.
+        probability: (B,), of the latest transition.
     """
     rate = probability if scale.ndim else probability.mean()
     return scale * growth ** ((rate.to(scale) - target) / target)
+
+
+def stay(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the positions unchanged: the identity as a transport."""
+    return x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
+
+
+class IntermediateDistribution(NamedTuple):
+    """A distribution between the reference and the target.
+
+    Attributes:
+        target: the distribution.
+        step_size: leapfrog step, () float64, before scaling.
+        num_steps: HMC transitions; 0 evaluates the target only.
+        transport: move of the chains from the previous distribution.
+        adapt: (scale, acceptance probabilities (B,)) -> next scale; None keeps the scale.
+    """
+
+    target: Target
+    step_size: Tensor
+    num_steps: int
+    transport: Transport = stay
+    adapt: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+class AnnealingRecord(NamedTuple):
+    """The chains at one distribution.
+
+    Attributes:
+        entry, state: the chains before and after the transitions.
+        log_ratio: log ratio of the transport, (B,).
+        acceptance: mean acceptance probability; NaN without transitions.
+        step_size: scaled step size after the transitions, () or (B,).
+        nfe: calls of the field, 1 + num_steps * num_leapfrog_steps.
+    """
+
+    entry: HMCState
+    state: HMCState
+    log_ratio: Tensor
+    acceptance: float
+    step_size: Tensor
+    nfe: int
+
+
+def anneal(
+    x0: Tensor,
+    distributions: Sequence[IntermediateDistribution],
+    num_leapfrog_steps: int,
+    generator: torch.Generator,
+    scale: Tensor | float = 1.0,
+) -> Iterator[AnnealingRecord]:
+    """Run chains from samples ``x0`` (B, *) of the reference through the distributions and yield
+    a record of each.
+
+    Args:
+        scale: factor () or (B,) of the step sizes. ``adapt`` changes it for the transitions and
+            distributions that follow.
+    """
+    position, scale = x0, torch.as_tensor(scale, dtype=torch.float64)
+    for target, step_size, num_steps, transport, adapt_scale in distributions:
+        position, log_ratio = transport(position, generator)
+        entry = state = init(position, target)
+        rates = []
+        for _ in range(num_steps):
+            state, probability = step(
+                state, target, scale * step_size, num_leapfrog_steps, generator
+            )
+            rates.append(probability.mean().item())
+            scale = scale if adapt_scale is None else adapt_scale(scale, probability)
+        position = state.position
+        acceptance = sum(rates) / num_steps if rates else float("nan")
+        nfe = 1 + num_steps * num_leapfrog_steps
+        yield AnnealingRecord(entry, state, log_ratio, acceptance, scale * step_size, nfe)

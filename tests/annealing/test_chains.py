@@ -17,7 +17,7 @@ from ebm_app.annealing.estimates import bennett, from_forward, from_reverse
 from ebm_app.annealing.moves import denoising_moves, stay_moves
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
-from ebm_app.sampling.annealing import anneal
+from ebm_app.sampling.hmc import anneal
 
 PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1)
 #: name -> moves and settings of the chains

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, generator, normal, target_of, z_score
 
-from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
+from ebm_app.sampling.hmc import IntermediateDistribution, anneal, stay
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 SHAPE = (1, 2, 2)

@@ -97,7 +97,7 @@ def test_leapfrog_is_reversible():
 def test_work_leaves_a_gaussian_invariant():
     """The trapezoidal rule of the work is exact for the linear field of a Gaussian."""
     x, g = normal((6000, 1, 2, 2), 4), generator(5)
-    target = hmc.Target(lambda y: -y, hmc.Work())
+    target = hmc.Target(lambda y: -y)
     state = hmc.init(x, target)
     for _ in range(4):
         state, probability = hmc.step(state, target, torch.tensor(0.9, dtype=F64), 3, g)
