@@ -19,10 +19,10 @@ from ebm_app.utils.output import Output
 class Arguments:
     """Command-line arguments."""
 
-    x: str | None = setting("rows of X: .npy, .csv, .tsv or .parquet", None)
+    x: str | None = setting("rows of X: .npy, .npz, .csv, .tsv, .txt or .parquet", None)
     y: str | None = setting("rows of Y, one for each row of X; may be the same table", None)
-    x_columns: tuple[str, ...] = setting("columns of --x", ())
-    y_columns: tuple[str, ...] = setting("columns of --y", ())
+    x_columns: tuple[str, ...] = setting("columns of --x, or the array of an .npz file", ())
+    y_columns: tuple[str, ...] = setting("columns of --y, or the array of an .npz file", ())
     iterations: Steps | None = setting(
         "max training steps of each network; 1,000 if not given", None
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Arguments:
     """Command-line arguments."""
 
-    x0: str = argument("rows of p_0: .npy, .csv, .tsv or .parquet")
+    x0: str = argument("rows of p_0: .npy, .npz, .csv, .tsv, .txt or .parquet")
     x1: str = argument("rows of p_1, with the same columns")
     at: str | None = setting("rows at which to write log p_1 / p_0 to at.csv", None)
     method: Literal["ctsm_v", "ctsm", "classifier"] = setting(
@@ -33,7 +33,7 @@ class Arguments:
         "overlap",
         "ctsm_v",
     )
-    columns: tuple[str, ...] = setting("columns of tables", ())
+    columns: tuple[str, ...] = setting("columns of tables, or the array of .npz files", ())
     num_folds: int = setting("number of folds, each with its own network", 5)
     iterations: Steps = setting("max training steps of each network", 1_200)
     output_dir: Path = setting("folder of the record, the plot and the tables", Path("runs/ratio"))

@@ -3,8 +3,11 @@
 No file is unpickled.
 """
 
+import gzip
+import re
 import warnings
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,17 +24,22 @@ from ebm_app.utils.tensors import as_tensor
 if TYPE_CHECKING:
     from pandas import DataFrame, Index
 
+#: Suffixes of tables with named columns
+TABLES = {".csv", ".tsv", ".txt", ".parquet"}
 NumFolds = Annotated[Int, Ge(3), Le(100)]
 #: Min distinct rows of each fold
 ROWS_PER_FOLD = 5
+#: Max range of a column, and inverse of its min range. Squares overflow outside of these.
+LARGEST_RANGE = 1e100
 
 
 def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
     """Read rows (N, d) of numbers from a file, as float64.
 
-    A .npy file holds the rows. Any other file is a table, of which ``columns`` are read: .parquet,
-    or text in UTF-8 with a header, whose cells are separated by commas, or by tabs in .tsv files.
-    Text may be compressed (.gz). Other columns may hold text.
+    A .npy file holds the rows, and an .npz file the array that ``columns`` names. Otherwise
+    ``columns`` are those of a .parquet file or of a text table in UTF-8 with a header, .csv, .tsv
+    or .txt, also compressed (.gz). Cells are separated by commas, semicolons or tabs; decimal
+    commas are read where no commas separate cells. Columns that are not named may hold text.
 
     Raises:
         UserError: if the file is missing, damaged or of another format, a column is missing, or a
@@ -39,22 +47,25 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
     """
     path = Path(path).expanduser()
     open_file(path).close()
-    is_array = path.suffix.lower() == ".npy"
+    is_packed = path.suffix.lower() == ".gz"
+    is_table = (path.with_suffix("") if is_packed else path).suffix.lower() in TABLES
     try:
         # a memory map allocates nothing for a shape that the file does not hold
-        rows = np.load(path, mmap_mode="r", allow_pickle=False) if is_array else _read_table(path)
+        rows = _read_table(path) if is_table else np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy raises a dozen exception types for a damaged header
-        form = "an .npy file, with numpy.save" if is_array else "a text table in UTF-8"
+        form = "a text table in UTF-8" if is_table else "an .npy file, with numpy.save"
         reason = shorten(error) or type(error).__name__
         if "pickle" in reason:  # numpy advises to trust the file
             reason = "it holds Python objects"
         raise UserError(f"Cannot read '{path}' ({reason}). Save it as {form}.") from error
-    if is_array:
+    if isinstance(rows, np.ndarray):
         return as_columns(rows, f"'{path}'")
-    if not columns or not set(columns) <= set(rows):
+    kind = "columns" if is_table else "arrays"
+    if not columns or not set(columns) <= set(rows) or (len(columns) > 1 and not is_table):
         known, names = (shorten(", ".join(part)) or "none" for part in (rows, columns))
-        raise UserError(f"'{path}' has the columns {known}, got {names}. Name some of them.")
-    return as_columns(rows[list(columns)], f"'{path}'")
+        number = "some" if is_table else "one"
+        raise UserError(f"'{path}' has the {kind} {known}, got {names}. Name {number} of them.")
+    return as_columns(rows[list(columns)] if is_table else rows[columns[0]], f"'{path}'")
 
 
 def _read_table(path: Path) -> "DataFrame":
@@ -62,11 +73,18 @@ def _read_table(path: Path) -> "DataFrame":
 
     if path.suffix.lower() == ".parquet":
         return pd.read_parquet(path)
-    separator = "\t" if ".tsv" in path.name.lower() else ","
-    options = {"encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
+    reader = gzip.open if path.suffix.lower() == ".gz" else open
+    with reader(path, "rt", encoding="utf-8-sig") as file:
+        lines = [*islice(file, 20)]
+    comment = "#" if lines and lines[0].startswith("#") else None
+    header, *rows = [line for line in lines if line.strip() and line[0] != comment] or [""]
+    separator = max(",;\t", key=header.count)
+    has_commas = separator != "," and re.search(r"\d,\d", "".join(rows))
+    options = {"sep": separator, "decimal": "," if has_commas else ".", "comment": comment}
+    options |= {"encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # lines that are too long
-        return pd.read_csv(path, sep=separator, **options).rename(columns=str.strip)
+        return pd.read_csv(path, **options).rename(columns=str.strip)
 
 
 def as_columns(values: Any, what: str) -> "DataFrame":
@@ -134,14 +152,18 @@ def assign_folds(
 
     Raises:
         UserError: if there are fewer than 3 folds, a fold has fewer than ``ROWS_PER_FOLD``
-            distinct rows, or a column is constant.
+            distinct rows, or a column is constant or has a range beyond ``LARGEST_RANGE``.
     """
     num_folds = check_argument(NumFolds, "num_folds", num_folds)
     values = rows.to_numpy()
-    constant = rows.columns[values.min(0) == values.max(0)]
-    if len(constant):
-        names = ", ".join(map(str, constant))
-        raise UserError(f"Columns of {what} are constant: {names}. Remove them.")
+    with np.errstate(over="ignore"):
+        spread = np.ptp(values, axis=0)
+    wrong = rows.columns[~((spread >= 1 / LARGEST_RANGE) & (spread <= LARGEST_RANGE))]
+    if len(wrong):
+        raise UserError(
+            f"Columns of {what} are constant or have a range beyond {LARGEST_RANGE:g}: "
+            f"{', '.join(map(str, wrong))}. Remove or rescale them."
+        )
     group = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     if 2 * (group.max() + 1) < len(values):
         group = np.arange(len(values))

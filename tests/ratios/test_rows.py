@@ -68,13 +68,15 @@ def test_damaged_npy_raises(tmp_path, content):
 
 
 TABLES = {
-    "d.tsv": b"a\tb\tnote\n1.5\t2\tx\n-2\t0.25\ty\n",
+    "d.csv": b"# made by hand\na;b;note\n1,5;2;x\n-2;0,25;y\n",
+    "d.tsv": b"a\tb\tnote\n1,5\t2\tx\n-2\t0,25\ty\n",
+    "d.txt": b"a, b, note\n1.5, 2, x\n-2, 0.25, y\n",
     "d.csv.gz": gzip.compress(b"a,b,note\n1.5,2,x\n-2,0.25,y\n"),
 }
 
 
 @pytest.mark.parametrize("name", [*TABLES, "d.parquet"])
-def test_tables_of_other_formats(tmp_path, name):
+def test_tables_of_other_programs(tmp_path, name):
     expected = pd.DataFrame({"b": [2, 0.25], "a": [1.5, -2]})
     if name in TABLES:
         write(tmp_path / name, TABLES[name])
@@ -82,6 +84,14 @@ def test_tables_of_other_formats(tmp_path, name):
         pytest.importorskip("pyarrow")
         expected.assign(note=["x", "y"]).to_parquet(tmp_path / name)
     pd.testing.assert_frame_equal(read_rows(tmp_path / name, ["b", "a"]), expected)
+
+
+def test_npz_needs_the_name_of_an_array(tmp_path):
+    path = tmp_path / "d.npz"
+    np.savez(path, train=NUMBERS, test=NUMBERS[:5])
+    assert np.array_equal(read_rows(path, ["test"]), NUMBERS[:5])
+    for names in ([], ["train", "test"], ["other"]):
+        assert "arrays train, test" in error_of(read_rows, path, names)
 
 
 def test_csv_of_other_programs(tmp_path):
@@ -129,6 +139,7 @@ def test_masked_nan_and_infinite_values_raise():
 def test_tensors_with_gradient_are_rows():
     rows = torch.tensor(NUMBERS).requires_grad_()
     assert np.array_equal(as_columns(rows, "x"), NUMBERS)
+    assert "dense" in error_of(as_columns, torch.tensor(NUMBERS).to_sparse(), "x")
 
 
 def test_columns_of_arrays_match_any_names():
@@ -138,9 +149,10 @@ def test_columns_of_arrays_match_any_names():
         assert "a, b, c" in error_of(check_columns, columns, table.columns)
 
 
-def test_constant_columns_raise():
+@pytest.mark.parametrize("column", [3.0, 1e200 * NUMBERS[:, 1]], ids=["constant", "huge"])
+def test_columns_without_a_variance_raise(column):
     values = NUMBERS.copy()
-    values[:, 1] = 3
+    values[:, 1] = column
     assert ": 2." in error_of(assign_folds, as_columns(values, "x"), "x", 3, generator())
 
 
