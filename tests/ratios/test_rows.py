@@ -139,7 +139,6 @@ def test_masked_nan_and_infinite_values_raise():
 def test_tensors_with_gradient_are_rows():
     rows = torch.tensor(NUMBERS).requires_grad_()
     assert np.array_equal(as_columns(rows, "x"), NUMBERS)
-    assert "dense" in error_of(as_columns, torch.tensor(NUMBERS).to_sparse(), "x")
 
 
 def test_columns_of_arrays_match_any_names():
