@@ -260,5 +260,4 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
     early_channels: Annotated[tuple[Width, ...], Len(0, MAX_RESOLUTIONS)] = advanced(
         "channels of a separate network for early times, at which an image takes shape", ()
     )
-    early_max_log_snr: LogSNR = advanced("log signal-to-noise ratio at which early times end", 0.0)
     c: Moment = advanced("second moment of the data", 1.0)

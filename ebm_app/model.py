@@ -190,7 +190,7 @@ def switch_time(config: EBMConfig, path: GaussianPath) -> float:
     low, high = path.log_snr(ends).tolist()
     if not low < max_log_snr < high:
         raise UserError(
-            f"early_max_log_snr is {max_log_snr:g}, outside the range of the path, {low:g} to "
+            f"early.max_log_snr is {max_log_snr:g}, outside the range of the path, {low:g} to "
             f"{high:g}."
         )
     time = path.log_snr_inverse(torch.tensor([max_log_snr], dtype=torch.float64, device="cpu"))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import hypot, log
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
@@ -25,27 +25,20 @@ from ebm_app.nets.protocols import LogDensity, require
 from ebm_app.utils.fields import configuration, from_attributes, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.random import derive_seed
-from ebm_app.utils.registry import choose
 
 #: At least 4, because a method compares two halves of its chains
 NumChains = Annotated[int, Ge(4), Le(1_000_000)]
-#: Value of --method -> the methods that run, of which the first normalises the bits per dim
-CHOICES = {
-    **{name: (name,) for name in METHODS},
-    "both": ("ais", "raise"),
-    "all": tuple(METHODS),
-}
 
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags, Annealing):
     """Command-line arguments."""
 
-    method: str = setting(
-        "diffused: chains that take steps of the reversed diffusion, forward and reverse; ais: "
-        "annealed importance sampling, forward and reverse; raise: reverse chains from held-out "
-        "images; both: ais and raise; all: every method",
-        "diffused",
+    method: tuple[Literal["diffused", "ais", "raise"], ...] = setting(
+        "methods, of which the first normalises the bits per dim. diffused: chains that take "
+        "steps of the reversed diffusion, forward and reverse; ais: annealed importance sampling, "
+        "forward and reverse; raise: reverse chains from held-out images",
+        ("diffused",),
     )
     num_chains: NumChains = setting("chains per run", 64)
     output_dir: Path = setting("folder for the record", Path("runs/ais"))
@@ -54,14 +47,13 @@ class Arguments(HeldOutFlags, Annealing):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate log Z by the selected methods; return the figures of each."""
     args = parse(Arguments, __doc__, argv)
-    names = CHOICES[choose("method", args.method, CHOICES)]
     accelerator, ebm = open_model(args)
     _, levels, _ = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", args)
     density = require(ebm.density, LogDensity, "ais")
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
-    for name in names:
+    for name in args.method:
         moves, estimate = METHODS[name]
         if moves not in runs:
             settings, seed = from_attributes(Annealing, args), derive_seed(args.seed, len(runs))
@@ -72,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     num_dims = levels[0].numel()
     methods = {name: figures_of(result, bits, num_dims) for name, result in results.items()}
     figures = {
-        **methods[names[0]],
-        "method": names[0],
+        **methods[args.method[0]],
+        "method": args.method[0],
         "unnormalised_bits_per_dim": bits["bits_per_dim"],
         "unnormalised_stderr": bits["stderr"],
         "eps": bits["eps"],

@@ -20,7 +20,7 @@ from ebm_app.cli.command_line import (
     Positional,
     parse,
 )
-from ebm_app.cli.score import append_rows, name_of
+from ebm_app.cli.score import name_of, write_rows
 from ebm_app.folders import find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Count, Fraction, configuration, setting
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     names = [name_of(file, args.folder) for file in files]
     words = ["yes" if unusual else "no" for unusual in is_unusual]
     rows = sorted(zip(names, result.p_value.tolist(), words, strict=True), key=lambda row: row[1])
-    append_rows(args.output, rows, True, COLUMNS)
+    write_rows(args.output, rows, "w", COLUMNS)
     return {
         "output": str(args.output),
         "images": len(files),

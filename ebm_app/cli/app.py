@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from pydantic import StringConstraints
 
 from ebm_app.cli.command_line import CommonFlags, parse
-from ebm_app.utils.fields import Count, configuration, setting
+from ebm_app.utils.fields import configuration, setting
 
 #: Host name without scheme and port
 HostName = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[\w-]+(\.[\w-]+)*$")]
@@ -40,7 +40,6 @@ class Arguments(CommonFlags):
         "if --host is not localhost",
         (),
     )
-    seed: Count = setting("initial value of the seed boxes", 0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

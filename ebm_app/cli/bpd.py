@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
-from ebm_app.cli.held_out import HeldOutFlags, check_estimators, held_out, open_model
+from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
 from ebm_app.utils.registry import choose, settings_of_each
@@ -58,30 +58,26 @@ class Arguments(HeldOutFlags):
 
 
 def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
-    """Return the selected estimators by name."""
+    """Return the selected estimators by the text "NAME key=value ..." that selects them."""
     from ebm_app.likelihood import ALIASES, ESTIMATORS, make_estimator, resolve_estimator
 
-    runs = dict.fromkeys(args.estimator or [ebm.default_estimator])
-    for run in runs:
-        choose("estimator", name_of(run), [*ESTIMATORS, *ALIASES, ALL])
+    runs = {run: run.split() or [""] for run in args.estimator or [ebm.default_estimator]}
+    for name, *_ in runs.values():
+        choose("estimator", name, [*ESTIMATORS, *ALIASES, ALL])
     if ALL in runs:
-        runs = [name for name, kind in ESTIMATORS.items() if kind.supports(ebm.density)]
-    kinds = {run: ESTIMATORS[resolve_estimator(name_of(run))[0]] for run in runs}
+        runs = {name: [name] for name, kind in ESTIMATORS.items() if kind.supports(ebm.density)}
+    kinds = {run: ESTIMATORS[resolve_estimator(name)[0]] for run, (name, *_) in runs.items()}
     settings = settings_of_each(kinds, args.estimator_args)
-    for run, kind in kinds.items():
-        settings[run] |= settings_of_each({run: kind}, run.split()[1:])[run]
-    return {run: make_estimator(name_of(run), settings[run], args.seed) for run in runs}
-
-
-def name_of(run: str) -> str:
-    """Return the name of the estimator in "NAME key=value ..."."""
-    return run.partition(" ")[0]
+    estimators = {}
+    for run, (name, *pairs) in runs.items():
+        own = settings_of_each({run: kinds[run]}, pairs)[run]
+        estimators[run] = make_estimator(name, settings[run] | own, args.seed)
+    return estimators
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; return the figures on the main process, and None on the others."""
     args = parse(Arguments, __doc__, argv)
-    check_estimators(map(name_of, args.estimator), ALL)
     # slow to import, and not needed for --help
     import torch
 

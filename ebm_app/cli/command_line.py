@@ -32,8 +32,6 @@ from ebm_app.utils.registry import import_extension
 
 T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
-#: A list whose flag is repeated for each value: ``--run a --run b``
-Repeated = tyro.conf.UseAppendAction
 ADVANCED = "--help_advanced"
 ADVANCED_NOTE = f"{ADVANCED} shows all flags. "
 IMPORT_NOTE = (
@@ -133,11 +131,10 @@ def _flags(kind: type, hide_advanced: bool, first: Sequence[str]) -> type:
     itself reports values out of range."""
     hints = get_type_hints(kind, include_extras=True)
     rank = {name: index for index, name in enumerate(first)}
+    items = sorted(dataclasses.fields(kind), key=lambda item: rank.get(item.name, len(rank)))
     shown = [
         (item.name, hints[item.name], item)
-        for item in sorted(
-            dataclasses.fields(kind), key=lambda item: rank.get(item.name, len(rank))
-        )
+        for item in items
         if "help" in item.metadata and not (hide_advanced and item.metadata.get("advanced"))
     ]
     return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)
@@ -161,37 +158,30 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     that the user can fix is printed as one sentence on stderr, with exit code 2. The exit code is
     also 2 if the figures could not be written to stdout, and 128 + N after signal N.
     """
+    code, problem = 0, None
     with lasting_terminal() as stdout:
-        code = _run(main, argv)
+        try:
+            figures = main(argv)
+            if figures is not None:
+                print(json.dumps(figures))
+        except (UserError, ImportError, OSError, MemoryError, RuntimeError) as error:
+            if user_message(error) is None:
+                raise
+            code, problem = 2, f"error: {user_message(error)}"
+        except Interrupted as stop:
+            code, problem = (
+                128 + stop.signum,
+                (
+                    f"Stopped by {stop}. Saved {stop.saved}; continue with "
+                    "--resume_from_checkpoint latest."
+                ),
+            )
+        except KeyboardInterrupt:
+            code, problem = 130, "Stopped."
         stdout.flush()
         if code == 0 and stdout.is_lost:
-            print(
-                "error: Could not write the figures to stdout; they are in the record of the run.",
-                file=sys.stderr,
-            )
-            return 2
-        return code
-
-
-def _run(main: Main, argv: Sequence[str] | None) -> int:
-    try:
-        figures = main(argv)
-    except (UserError, ImportError, OSError, MemoryError, RuntimeError) as error:
-        message = user_message(error)
-        if message is None:
-            raise
-        print(f"error: {message}", file=sys.stderr)
-        return 2
-    except Interrupted as stop:
-        print(
-            f"Stopped by {stop}. Saved {stop.saved}; continue with "
-            "--resume_from_checkpoint latest.",
-            file=sys.stderr,
-        )
-        return 128 + stop.signum
-    except KeyboardInterrupt:
-        print("Stopped.", file=sys.stderr)
-        return 130
-    if figures is not None:
-        print(json.dumps(figures), flush=True)
-    return 0
+            code = 2
+            problem = "error: Could not write the figures to stdout; they are in the run's record."
+        if problem:
+            print(problem, file=sys.stderr)
+    return code

@@ -42,19 +42,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.likelihood.dequantisation import dequantisation_noise
     from ebm_app.utils.processes import shut_down
 
-    names, settings, bits = (args.model, args.other), [], {}
+    settings, bits = [], {}
     if args.model == args.other:
         raise UserError(f"Both models are {args.model}. Give two.")
-    for name in names:
+    for name in (args.model, args.other):
         accelerator, ebm = open_model(replace(args, model=name))
-        dataset = args.dataset or ebm.config.dataset
-        args = replace(args, dataset=dataset)  # the second model sees the images of the first
+        # the second model sees the images of the first
+        args = replace(args, dataset=args.dataset or ebm.config.dataset)
         _, levels, _ = held_out(args, ebm)
         noise = dequantisation_noise(args.repeats, levels, args.seed)
         estimator = make_estimator(ebm.default_estimator, {}, args.seed)
         shared = accelerator, ebm, levels, noise, estimator, ebm.dequantiser, args.batch_size
-        hidden = not accelerator.is_main_process
-        bits[name], _ = bits_by_estimator(*shared, wrap=partial(tqdm, desc=name, disable=hidden))
+        bar = partial(tqdm, desc=name, disable=not accelerator.is_main_process)
+        bits[name], _ = bits_by_estimator(*shared, wrap=bar)
         record = find_folder(name) / RUN_FILE
         own = read_json(record)["settings"] if record.is_file() else {"ebm": to_dict(ebm.config)}
         settings.append(flatten(own))
@@ -83,6 +83,6 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        path = f"{prefix}{key}"
-        flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+        is_nested = isinstance(value, Mapping)
+        flat |= flatten(value, f"{prefix}{key}.") if is_nested else {f"{prefix}{key}": value}
     return flat

@@ -23,11 +23,12 @@ from statistics import mean, stdev
 from typing import Annotated, Any
 
 import torch
+import tyro
 from annotated_types import Ge, Le
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import CommonFlags, ModelFlag, Repeated, parse
+from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.classifier import train_classifier
@@ -50,7 +51,7 @@ FLOOR_DRAWS = 10
 class Arguments(CommonFlags, ModelFlag):
     """Command-line arguments."""
 
-    run: Repeated[tuple[str, ...]] = setting(
+    run: tyro.conf.UseAppendAction[tuple[str, ...]] = setting(
         "'SAMPLER key=value ...', can be repeated; defaults to one run of each sampler", ()
     )
     num_images: NumImages = setting("number of images per run", 200)
@@ -68,36 +69,36 @@ class Guidance:
     guidance: NonNegative | None = None
 
 
-class Run:
-    """A sampler and the guidance of "SAMPLER key=value ...".
+def parse_run(text: str) -> tuple[str, Sampler, float | None]:
+    """Return the name of the run "SAMPLER key=value ...", its sampler and its guidance.
 
     Raises:
         UserError: for an unknown sampler or setting.
     """
+    name, *pairs = text.split() or [""]
+    kind: type[Sampler] = SAMPLERS[choose("sampler", name, SAMPLERS)]
+    own, guided = settings_of_each({name: kind, "run": Guidance}, pairs).values()
+    return " ".join([name, *pairs]), kind(**own), guided.get("guidance")
 
-    def __init__(self, text: str) -> None:
-        name, *pairs = text.split() or [""]
-        kind: type[Sampler] = SAMPLERS[choose("sampler", name, SAMPLERS)]
-        own, guided = settings_of_each({name: kind, "run": Guidance}, pairs).values()
-        self.name, self.sampler = " ".join([name, *pairs]), kind(**own)
-        self.guidance: float | None = guided.get("guidance")
 
-    def draw(self, ebm: EBM, args: Arguments) -> tuple[Tensor, Tensor | None, dict[str, float]]:
-        """Return images (N, C, H, W) in [0, 1], their labels (N,) if the run is guided, and the
-        cost."""
-        labels, images, nfe, begin = None, [], 0, time.perf_counter()
-        if self.guidance is not None:
-            labels = torch.arange(args.num_images) % max(ebm.config.num_classes, 1)
-        batches = torch.arange(args.num_images).split(args.batch_size)
-        for index, batch in enumerate(tqdm(batches, desc=self.name)):
-            seed, options = derive_seed(args.seed, index), {}
-            if labels is not None:
-                options = {"labels": labels[batch], "guidance": self.guidance}
-            *_, frame = ebm.iterate_sample(len(batch), self.sampler, seed, **options)
-            images.append(ebm.to_images(frame.x))
-            nfe += frame.nfe * len(batch)  # adaptive samplers differ between batches
-        cost = {"nfe": nfe / args.num_images, "seconds": time.perf_counter() - begin}
-        return torch.cat(images), labels, cost
+def draw(
+    ebm: EBM, name: str, sampler: Sampler, guidance: float | None, args: Arguments
+) -> tuple[Tensor, Tensor | None, dict[str, float]]:
+    """Return images (N, C, H, W) in [0, 1], their labels (N,) if the run has guidance, and the
+    cost."""
+    labels, images, nfe, begin = None, [], 0, time.perf_counter()
+    if guidance is not None:
+        labels = torch.arange(args.num_images) % max(ebm.config.num_classes, 1)
+    batches = torch.arange(args.num_images).split(args.batch_size)
+    for index, batch in enumerate(tqdm(batches, desc=name)):
+        seed, options = derive_seed(args.seed, index), {}
+        if labels is not None:
+            options = {"labels": labels[batch], "guidance": guidance}
+        *_, frame = ebm.iterate_sample(len(batch), sampler, seed, **options)
+        images.append(ebm.to_images(frame.x))
+        nfe += frame.nfe * len(batch)  # adaptive samplers differ between batches
+    cost = {"nfe": nfe / args.num_images, "seconds": time.perf_counter() - begin}
+    return torch.cat(images), labels, cost
 
 
 class Judge:
@@ -158,15 +159,15 @@ class Judge:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw and measure the images of every run; return the table."""
     args = parse(Arguments, __doc__, argv)
-    runs = {run.name: run for run in map(Run, args.run or SAMPLERS)}
+    runs = {name: rest for name, *rest in map(parse_run, args.run or SAMPLERS)}
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(args.output_dir / "samplers.json", args)
     judge = Judge(load_images(ebm.config.dataset, args.data_root, args.download), ebm.device, args)
     figures = {"classifier_accuracy": judge.accuracy, "floor": judge.floor(args.num_images)}
     figures["table"] = []
-    for run in runs.values():
-        images, labels, cost = run.draw(ebm, args)
-        figures["table"].append({"run": run.name, **cost, **judge.measure(images, labels)})
+    for name, run in runs.items():
+        images, labels, cost = draw(ebm, name, *run, args)
+        figures["table"].append({"run": name, **cost, **judge.measure(images, labels)})
         output.write(figures)  # keeps the rows of an interrupted comparison
     print(to_markdown([*figures["table"], *figures["floor"]]))
     output.save(figures)

@@ -25,7 +25,7 @@ from ebm_app.cli.command_line import (
     argument,
     parse,
 )
-from ebm_app.cli.held_out import check_estimators, warn_of_training_images
+from ebm_app.cli.held_out import warn_of_training_images
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.files import name_in_errors
@@ -53,7 +53,6 @@ class Arguments(CommonFlags, ConversionFlags, ModelFlag):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score the images of a folder; return their number and the mean of their bits per dim."""
     args = parse(Arguments, __doc__, argv)
-    check_estimators([args.estimator] if args.estimator else [])
     # slow to import, and not needed for --help
     from ebm_app.data.folder import find_images
     from ebm_app.data.pictures import convert_image, read_image
@@ -77,18 +76,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if images:
             names = [name_of(files[number], args.folder) for number in images]
             batch = [*zip(names, *score(ebm, images, args), strict=True)]
-            append_rows(args.output, batch, not rows)
+            write_rows(args.output, batch, "a" if rows else "w")
             rows += batch
     if not rows:
         raise UserError(f"No image of '{args.folder}' could be scored. Choose another folder.")
-    bits = sum(row[3] for row in rows) / len(rows)
     trained_on = [row[0] for row in rows if row[4] == "yes"]
     warn_of_training_images(trained_on, len(rows))
     return {
         "output": str(args.output),
         "images": len(rows),
         "bad": num_bad,
-        "bits_per_dim": bits,
+        "bits_per_dim": sum(row[3] for row in rows) / len(rows),
         "trained_on": None if ebm.training_hashes is None else len(trained_on),
     }
 
@@ -98,18 +96,14 @@ def name_of(file: Path, folder: Path) -> str:
     return os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")
 
 
-def append_rows(
-    path: Path, rows: Sequence[Sequence[Any]], is_first: bool, columns: Sequence[str] = COLUMNS
+def write_rows(
+    path: Path, rows: Sequence[Sequence[Any]], mode: str, columns: Sequence[str] = COLUMNS
 ) -> None:
-    """Append a batch of rows to a table. The first batch replaces an earlier table, and an
-    interrupted run keeps the batches written so far."""
-    if is_first:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # replaces a link, does not follow it
-    mode = "x" if is_first else "a"
+    """Write a new table (mode "w"), or append rows to it (mode "a")."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with name_in_errors(path), path.open(mode, encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerows([columns, *rows] if is_first else rows)
+        table.writerows([columns, *rows] if mode == "w" else rows)
 
 
 def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list[float | str]]:

@@ -15,7 +15,6 @@ from ebm_app.cli.command_line import Positional, argument, parse
 from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
-from ebm_app.utils.files import open_file
 
 #: Markers of the requirements of the page
 MARKERS = ("", 'extra == "plots"', 'extra == "ui"')
@@ -56,8 +55,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty. Give another folder.")
     source = find_folder(model)
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        open_file(source / name).close()  # report a missing file before anything is written
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, folder / "ebm_app", ignore=ignored)
     if Path(model).is_dir():
@@ -74,10 +71,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 def requirements() -> list[str]:
     """Return the requirements of this package with its extras "plots" and "ui"."""
-    needed = []
-    for requirement in requires("ebm_app") or []:
-        name, _, marker = requirement.partition(";")
-        is_own = name.startswith("ebm_app")  # "ui" requires the extra "plots"
-        if not is_own and marker.strip() in MARKERS:
-            needed.append(name.strip())
-    return needed
+    pairs = [requirement.partition(";") for requirement in requires("ebm_app") or []]
+    needed = [name.strip() for name, _, marker in pairs if marker.strip() in MARKERS]
+    return [name for name in needed if not name.startswith("ebm_app")]

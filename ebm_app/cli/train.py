@@ -6,7 +6,6 @@ The recipe of the data set replaces some of the defaults. --dry_run prints the s
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.ebm_task import EBMTask
     from ebm_app.training.launch import latent_flow, launch
     from ebm_app.training.recipes import network_cost
-    from ebm_app.training.settings import record_data, record_settings, resolve
+    from ebm_app.training.settings import record_settings, resolve
 
     flags = explicit(args, argv, Settings)
     if resumed:
@@ -61,10 +60,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if flow is None and args.flow:
         flow = Flow.from_pretrained(args.flow)
     ebm_config, config = resolve(data, flags, file, flow)
-    if args.config and file["ebm"]["dataset"] == data.name and "data" in file:
-        labels = data.labels[0] if ebm_config.num_classes else None
-        if file["data"] != record_data(data.train, labels):
-            print(f"warning: The images differ from those of {args.config}.", file=sys.stderr)
     if args.dry_run:
         if config.max_train_steps is not None:
             config = complete(config, config.max_train_steps)

@@ -18,9 +18,8 @@ from ebm_app.data.unusual import KINDS, OTHER_KINDS, make_unusual
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.amortised import AmortisedConfig, AmortisedLikelihood, ErrorTable
 from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.nets.unet import max_resolutions
 from ebm_app.pretrained import fingerprint
-from ebm_app.training.recipes import SIZES, level_settings
+from ebm_app.training.recipes import SIZES, level_settings, network_settings
 from ebm_app.training.tasks import Task
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import read_header, read_tensors, write_tensors
@@ -163,14 +162,12 @@ class AmortisedTask(Task):
     def validate(self) -> dict[str, float]:
         """Return the loss, the predicted bits of ordinary images, and the mean and standard
         deviation of their difference from the bits of the bound."""
-        num = len(self.validation)
-        is_ordinary = self.unseen.is_ordinary[:num]
+        is_ordinary = self.unseen.is_ordinary[: len(self.validation)]
         predicted, _ = predict(self.model, self.validation[is_ordinary])
-        bound = sum_except_batch(self.unseen.terms[:num][is_ordinary])
+        bound = sum_except_batch(self.unseen.terms[: len(is_ordinary)][is_ordinary])
         num_dims = self.validation[0].numel()
-        bits, difference = (
-            to_bits_per_dim(nats, num_dims) for nats in (predicted, predicted - bound)
-        )
+        bits = to_bits_per_dim(predicted, num_dims)
+        difference = to_bits_per_dim(predicted - bound, num_dims)
         return {
             "validation_loss": self.validation_loss(),
             "validation_bits_per_dim": bits.mean().item(),
@@ -196,8 +193,7 @@ def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
     form, ordinary, size = teacher.config, targets.terms[targets.is_ordinary], SIZES["small"]
     net = replace(form.net, dropout=0.0)
     if max(net.block_out_channels) > max(size.channels):
-        channels = size.channels[: max_resolutions(*form.image_shape[1:])]
-        net = UNetConfig(channels, size.layers_per_block)
+        net = UNetConfig(**network_settings(size, form.image_shape))
     frequencies = form.input_frequencies or level_settings(form.num_levels)["input_frequencies"]
     config = AmortisedConfig(
         form.dataset,

@@ -73,8 +73,7 @@ def train(
         (1, 8, 8)
     """
     folder = Path(check_argument(str | os.PathLike, "output_dir", output_dir))
-    dataset = check_argument(str, "dataset", dataset)
-    flow = check_argument(Flow | None, "flow", flow)
+    check_argument(str, "dataset", dataset), check_argument(Flow | None, "flow", flow)
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
     settings = {"classes": "none" if labels is None else "all", **settings}
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}

@@ -4,11 +4,10 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 
 from ebm_app.config import Calibration, EBMConfig, LoopConfig, TrainingConfig
@@ -20,16 +19,13 @@ from ebm_app.flow import Flow
 from ebm_app.likelihood import VariationalBound
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.objectives.regression import OBJECTIVES, TSM, WEIGHTINGS, Objective
+from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
 from ebm_app.training.tasks import Task
-from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.random import RowNoise, make_generator
 from ebm_app.utils.tensors import standard_error
 
-#: Backends of torch.compile that run the code as it is
-UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
 #: Draws of the variational bound per node, for the calibration
 BOUND_DRAWS = 16
 
@@ -60,9 +56,14 @@ class TimeScoreLoss(nn.Module):
 
 
 class PathTask(Task):
-    """Trains an EBM by an objective at noisy images. Times are uniform in arc length."""
+    """Trains an EBM by an objective at noisy images. Times are uniform in arc length.
+
+    Validation uses the model's default estimator and a second one, whose difference shows how far
+    the second is from a normalised density.
+    """
 
     name = "ebm"
+    second_estimator: ClassVar[str]
 
     def __init__(
         self,
@@ -72,12 +73,6 @@ class PathTask(Task):
         config: LoopConfig,
         data: ImageData,
     ) -> None:
-        twice = ebm.config.prediction == ENERGY or isinstance(objective, TSM)
-        if twice and accelerator.state.dynamo_plugin.backend not in UNCOMPILED:
-            raise UserError(
-                "torch.compile cannot differentiate twice, which energy networks and the "
-                "objective tsm need. Leave out --compile."
-            )
         ebm.to(accelerator.device)
         super().__init__(accelerator, ebm, TimeScoreLoss(ebm.model, objective), config, data)
         self.sampler: TimeSampler = ArcLength(ebm.model.path, ebm.config.eps)
@@ -90,6 +85,12 @@ class PathTask(Task):
         times = torch.stack(self.sampler.sample(noise.num, generator))[:, noise.rows]
         return u0, u1, *times.to(levels.device, non_blocking=levels.device.type != "cpu")
 
+    def validate(self) -> dict[str, float]:
+        metrics = {"validation_loss": self.validation_loss(), **self.bits(seed=self.config.seed)}
+        if (second := self.second_estimator) != self.model.default_estimator:
+            metrics |= self.bits(f"validation_{second}", estimator=second)
+        return metrics
+
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         if self.model.config.prediction != ENERGY:
             return {}
@@ -97,12 +98,9 @@ class PathTask(Task):
 
 
 class EBMTask(PathTask):
-    """Trains the time score of images.
+    """Trains the time score of images."""
 
-    Validation uses the model's default estimator. Where that is the variational bound, it also
-    reports the integral of the time score: the difference shows how far the integral is from a
-    normalised density.
-    """
+    second_estimator = "time_integral"
 
     def __init__(
         self,
@@ -140,13 +138,6 @@ class EBMTask(PathTask):
             return batch
         is_dropped = noise.uniform(len(labels)) < self.config.label_dropout
         return *batch, labels.masked_fill(is_dropped, -1)
-
-    def validate(self) -> dict[str, float]:
-        metrics = {"validation_loss": self.validation_loss()}
-        metrics |= self.bits(seed=self.config.seed)
-        if self.model.default_estimator != "time_integral":
-            metrics |= self.bits("validation_time_integral", estimator="time_integral")
-        return metrics
 
 
 def calibrate(

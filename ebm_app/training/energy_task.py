@@ -75,6 +75,8 @@ class EnergyTask(PathTask):
     """Distils an energy network from a teacher at noisy training images. It starts from the
     teacher's weights, with a last layer of zeros."""
 
+    second_estimator = "energy"
+
     def __init__(
         self,
         accelerator: Accelerator,
@@ -94,11 +96,6 @@ class EnergyTask(PathTask):
         objective = Distillation(teacher.to(accelerator.device).model)
         super().__init__(accelerator, ebm, objective, config, data)
         self.teacher = name
-
-    def validate(self) -> dict[str, float]:
-        metrics = {"validation_loss": self.validation_loss()}
-        one_pass = self.bits("validation_energy", estimator="energy")
-        return {**metrics, **self.bits(seed=self.config.seed), **one_pass}
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"teacher": {"model": self.teacher}}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
@@ -54,7 +55,7 @@ def launch(
         # accelerate's own configuration may set the precision
         config = replace(config, mixed_precision=accelerator.mixed_precision)
         task = build(accelerator, config=config)
-        output.data["images"] = task.report
+        output.data["images"] = task.data.summary()
         if task.trained_parameters():
             result = train_task(task, options, output, began)
         else:
@@ -73,25 +74,28 @@ def launch(
 
 def train_task(task: Task, options: RunOptions, output: Output, began: float) -> dict[str, Any]:
     """Begin or resume a run and train to its last step. Return the metrics of ``Trainer.fit``."""
-    accelerator, config = task.accelerator, task.config
-    if options.init_from and not options.resume_from_checkpoint:
-        init_from(task.model, options.init_from)
-    trainer = Trainer(accelerator, task, config, output.folder)
-    if options.resume_from_checkpoint:
-        resume(trainer, options.resume_from_checkpoint)
+    accelerator, config, folder = task.accelerator, task.config, output.folder
+    if name := options.resume_from_checkpoint:
+        find = partial(checkpoint.find_checkpoint, folder, name)
+        (saved,) = broadcast_object_list([on_main(accelerator, find)])
+        trainer = Trainer(task, config, folder)
+        resume(trainer, saved)
     else:
-        prepare_folder(accelerator, options)
         if options.init_from:
-            trainer.now.origin = {"init_from": {"model": options.init_from}}
+            init_from(task.model, options.init_from)
+        prepare_folder(accelerator, options)
+        if config.max_train_steps is None:
+            config = plan_by_time(task, config, began)
+        trainer = Trainer(task, config, folder)
+        if options.init_from:
+            trainer.now.origin["init_from"] = {"model": options.init_from}
     if options.flags:
         trainer.now.origin.setdefault("flags", options.flags)
-    if config.max_train_steps is None:
-        plan_by_time(trainer, config, began)
     output.data["settings"] = {**trainer.now.settings, **trainer.now.origin}
     if accelerator.is_main_process:
         output.write(None)
         print(f"Training on {describe_devices(accelerator)}.", file=sys.stderr)
-        print(task.description, file=sys.stderr)
+        print(task.data.describe(), file=sys.stderr)
     result = trainer.fit()
     if accelerator.is_main_process:
         known = {name: value for name, value in trainer.now.best.items() if value is not None}
@@ -141,13 +145,9 @@ def prepare_folder(accelerator: Accelerator, options: RunOptions) -> None:
     on_main(accelerator, lambda: checkpoint.prepare_folder(folder, overwrite))
 
 
-def resume(trainer: Trainer, name: str) -> None:
-    """Resume a run from a checkpoint, a path or "latest", and save the best model so far in the
-    output folder."""
-    accelerator, model = trainer.accelerator, trainer.task.model
-    find = partial(checkpoint.find_checkpoint, trainer.output_dir, name)
-    (folder,) = broadcast_object_list([on_main(accelerator, find)])
-    best = folder / checkpoint.STATE / checkpoint.BEST_FILE
+def resume(trainer: Trainer, folder: Path) -> None:
+    """Resume a run from a checkpoint, and save the best model so far in the output folder."""
+    model, best = trainer.task.model, folder / checkpoint.STATE / checkpoint.BEST_FILE
     model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
     with report_damage(folder / checkpoint.STATE):
         trainer.resume(folder)
@@ -155,7 +155,7 @@ def resume(trainer: Trainer, name: str) -> None:
         trained = {name: value.clone() for name, value in model.state_dict().items()}
         check_weights(model, best)
         load_weights(model, best)
-        on_main(accelerator, lambda: model.save_pretrained(trainer.output_dir))
+        on_main(trainer.accelerator, lambda: model.save_pretrained(trainer.output_dir))
         model.load_state_dict(trained)
 
 

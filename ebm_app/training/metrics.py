@@ -34,10 +34,7 @@ class MetricsLog:
             text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
             replace_file(self.path, text.encode())
         if self.config.report_to != "jsonl":
-            settings = to_dict(self.config).items()
-            # TensorBoard accepts no lists
-            flat = {name: " ".join(v) if isinstance(v, list) else v for name, v in settings}
-            self.accelerator.init_trackers("ebm_app", config=flat)
+            self.accelerator.init_trackers("ebm_app", config=to_dict(self.config))
 
     def write(self, step: int, **numbers: float) -> None:
         """Append a row."""
@@ -72,12 +69,10 @@ def training_figure(rows: list[Row]) -> "Figure":
     bits = [name for name in names if name.endswith("bits_per_dim")]
     panels = {"loss": ["loss", "validation_loss"], "validation bits per dim": bits}
     for axes, (label, shown) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        for name in (name for name in names if name in shown):
-            points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
-            steps, values = zip(*points, strict=True)
-            axes.plot(steps, values, ".-", label=name.replace("_", " "))
         axes.set(xlabel="step", ylabel=label)
-        if axes.lines:
+        for name in filter(shown.__contains__, names):
+            points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+            axes.plot(*zip(*points, strict=True), ".-", label=name.replace("_", " "))
             axes.legend()
     return figure
 

@@ -1,7 +1,5 @@
-"""Recipes: training settings that suit a data set, and the cost of a network.
-
-A user can override each setting of a recipe.
-"""
+"""Recipes: training settings that suit a data set, which flags override, and the cost of a
+network."""
 
 import math
 from collections.abc import Sequence

@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 from accelerate.tracking import get_available_trackers
-from torch import Tensor
 
 from ebm_app.config import (
     EarlyConfig,
@@ -18,8 +17,7 @@ from ebm_app.config import (
     UNetConfig,
 )
 from ebm_app.data.augmentation import AUGMENTATIONS
-from ebm_app.data.images import ImageData, image_digest
-from ebm_app.data.lazy import Images
+from ebm_app.data.images import ImageData
 from ebm_app.data.levels import image_format
 from ebm_app.flow import Flow
 from ebm_app.folders import upgrade
@@ -97,7 +95,7 @@ def resolve(
         num_levels=data.num_levels,
         stein_head=settings.stein_factor > 0,
         num_classes=data.num_classes if settings.classes == "all" else 0,
-        early=_early(settings),
+        early=_early(settings.early_channels),
         condition_dim=AUGMENTATIONS[settings.augmentation].dim,
         path=PathConfig(settings.path, settings.c),
         net=from_attributes(UNetConfig, settings),
@@ -151,7 +149,6 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
     if config.time_sampler == "early" and not ebm_config.early:
         raise UserError("--time_sampler early requires an early network: add --early_channels.")
-    path = require_one_sided(build_path(ebm_config))
     objective, prediction = config.objective, ebm_config.prediction
     supported = [name for name, kind in OBJECTIVES.items() if prediction in kind.predictions]
     if objective not in supported:
@@ -159,34 +156,34 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
             f"Objective {objective} cannot train prediction {prediction}. Use --objective "
             f"{' or '.join(supported)}, or another --prediction."
         )
+    path = require_one_sided(build_path(ebm_config))
     if prediction != ENERGY:
         PREDICTIONS[prediction].check(path, ebm_config.stein_head)
     elif ebm_config.num_classes or ebm_config.early:
         raise UserError("An energy network supports neither --classes all nor --early_channels.")
-    if config.objective == "tsm" and config.stein_factor:
+    if objective == "tsm" and config.stein_factor:
         raise UserError("--objective tsm cannot train a Stein head: add --stein_factor 0.")
 
 
 def check_loop(config: LoopConfig, data: ImageData) -> None:
     """Raise a UserError for settings that no run can use."""
     check_names(config)
-    installed = map(str, get_available_trackers())
-    choose("installed tracker", config.report_to, ["jsonl", "all", *installed])
+    trackers = ["jsonl", "all", *map(str, get_available_trackers())]
+    choose("installed tracker", config.report_to, trackers)
     if config.max_train_steps is None and config.max_train_minutes is None:
         raise UserError("The run has no length. Set --max_train_steps or --max_train_minutes.")
     if config.lr_decay_steps and config.lr_scheduler != CONSTANT:
         raise UserError(f"--lr_decay_steps requires --lr_scheduler {CONSTANT}.")
-    if len(data.validation) < 2:
+    if (num := len(data.validation)) < 2:
         raise UserError(
-            f"Expected at least 2 validation images for a standard error, got "
-            f"{len(data.validation)} in {data.name}. Add images."
+            f"Expected at least 2 validation images for a standard error, got {num} in "
+            f"{data.name}. Add images."
         )
 
 
 def flatten(file: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run record as fields of ``Settings`` by name."""
-    parts = [file.get(key) for key in ("ebm", "training")] if isinstance(file, dict) else [None]
-    if not all(isinstance(part, dict) for part in parts):
+    if not all(isinstance(file.get(key), dict) for key in ("ebm", "training")):
         raise UserError("--config is not the run.json of a training run.")
     config = from_dict(EBMConfig, upgrade(file["ebm"]), "ebm of the record")
     training = from_dict(TrainingConfig, upgrade(file["training"]), "training of the record")
@@ -196,18 +193,12 @@ def flatten(file: dict[str, Any]) -> dict[str, Any]:
     model["classes"] = "all" if config.num_classes else "none"
     if config.early:
         model["early_channels"] = config.early.net.block_out_channels
-        model["early_max_log_snr"] = config.early.max_log_snr
     return {**to_dict(training), **ebm["net"], **model}
 
 
 def record_settings(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
     """Return the settings of a run record, which ``resolve`` accepts as its file."""
     return {"ebm": to_dict(config), "training": to_dict(training)}
-
-
-def record_data(images: Images, labels: Tensor | None) -> dict[str, str]:
-    """Return the data settings of a run record: a digest of the training images."""
-    return {"digest of the images": image_digest(images, labels)}
 
 
 def _eps(config: EBMConfig, space: Space) -> float:
@@ -217,13 +208,11 @@ def _eps(config: EBMConfig, space: Space) -> float:
     return config.eps if t == 1.0 else 1 - t
 
 
-def _early(settings: Settings) -> EarlyConfig | None:
+def _early(channels: tuple[int, ...]) -> EarlyConfig | None:
     """Return the configuration of the early network, with attention at its lowest resolution."""
-    channels = settings.early_channels
     if not channels:
         return None
-    net = UNetConfig(channels, attention_levels=(len(channels) - 1,), t_scale=200.0)
-    return EarlyConfig(net, max_log_snr=settings.early_max_log_snr)
+    return EarlyConfig(UNetConfig(channels, attention_levels=(len(channels) - 1,), t_scale=200.0))
 
 
 def _space(name: str, data: ImageData, flow: Flow | None) -> Space:

@@ -1,8 +1,6 @@
 """State of a run that a checkpoint stores, so that a resumed run is identical bit for bit."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,13 +10,12 @@ from torch import Tensor
 
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
 from ebm_app.training.plan import CONSTANT, FREE_ON_RESUME, changes_of
-from ebm_app.training.tasks import Task
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import STRICT, Count, from_dict
 from ebm_app.utils.files import read_json, read_tensors
 
 if TYPE_CHECKING:
-    from diffusers.training_utils import EMAModel
+    from ebm_app.training.trainer import Trainer
 
 #: Settings that split a batch. They may change on a resume: a step depends on the total only.
 SPLIT = {"train_batch_size", "gradient_accumulation_steps"}
@@ -38,7 +35,7 @@ class Progress:
             validation and including the time before a resume.
         validated: step of the last validation.
         best: metrics of the best model so far, or None.
-        origin: source of the initial weights, as in the run record.
+        origin: source of the initial weights and flags, as in the run record.
         ema_step: step of the averaged weights.
         scaler: state of the gradient scaler of fp16, or None.
     """
@@ -58,67 +55,47 @@ class Progress:
     format_version: int = FORMAT_VERSION
 
 
-@dataclass
-class TrainingState:
-    """Objects of a run that change at every step. ``scaler`` is the gradient scaler of fp16, or
-    None."""
+def collect(trainer: "Trainer", losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the JSON data of a checkpoint.
 
-    task: Task
-    optimizer: torch.optim.Optimizer
-    ema: "EMAModel"
-    scaler: Any
+    The tensors are "weights.<name>", "optimizer.<index of the weight>.<name>", the averaged
+    weights "ema.<index>" and "pending", the ``losses`` that are not logged yet.
+    """
+    now, scaler = trainer.now, trainer.accelerator.scaler
+    now.ema_step = trainer.ema.optimization_step
+    now.scaler = None if scaler is None else scaler.state_dict()
+    weights = trainer.task.model.state_dict()
+    tensors = {f"weights.{name}": value.clone() for name, value in weights.items()}
+    for index, values in trainer.optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value)
+    tensors |= {f"ema.{i}": value for i, value in enumerate(trainer.ema.shadow_params)}
+    return {**tensors, "pending": losses}, asdict(now)
 
-    def collect(self, now: Progress, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors and the JSON data of a checkpoint.
 
-        The tensors are "weights.<name>", "optimizer.<index of the weight>.<name>", the averaged
-        weights "ema.<index>" and "pending", the losses that are not logged yet.
-        """
-        now.ema_step = self.ema.optimization_step
-        now.scaler = None if self.scaler is None else self.scaler.state_dict()
-        weights = self.task.model.state_dict()
-        tensors = {f"weights.{name}": value.clone() for name, value in weights.items()}
-        for index, values in self.optimizer.state_dict()["state"].items():
-            for name, value in values.items():
-                tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value)
-        tensors |= {f"ema.{i}": value for i, value in enumerate(self.ema.shadow_params)}
-        return {**tensors, "pending": losses}, asdict(now)
-
-    def load(self, folder: Path, now: Progress) -> tuple[Progress, Tensor]:
-        """Restore the objects from a checkpoint, and return its progress and the losses that are
-        not logged yet."""
-        data = read_json(folder / STATE / TRAINER_FILE)
-        if data.get("format_version") != FORMAT_VERSION:
-            raise UserError(
-                f"{folder} was written by another version of ebm_app. Resume it with that version."
-            )
-        saved = from_dict(Progress, data, str(folder / STATE / TRAINER_FILE))
-        check_same_run(saved, now, folder)
-        tensors = read_tensors(folder / STATE / TENSORS_FILE)
-        if self.scaler is not None:
-            self.scaler.load_state_dict(saved.scaler)
-        names, device = self.task.model.state_dict(), self.task.model.device
-        self.task.model.load_state_dict({name: tensors[f"weights.{name}"] for name in names})
-        state = defaultdict(dict)
-        for _, index, name in (key.split(".") for key in tensors if key.startswith("optimizer.")):
-            state[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        shadow = range(len(self.ema.shadow_params))
-        self.ema.shadow_params = [tensors[f"ema.{i}"].to(device) for i in shadow]
-        self.ema.optimization_step = saved.ema_step
-        return replace(saved, settings=now.settings), tensors["pending"].to(device)
-
-    @contextmanager
-    def averaged_weights(self) -> Iterator[None]:
-        """Put the averaged weights into the model while the context is open."""
-        parameters = self.task.trained_parameters()
-        self.ema.store(parameters)
-        self.ema.copy_to(parameters)
-        try:
-            yield
-        finally:
-            self.ema.restore(parameters)
+def load(trainer: "Trainer", folder: Path) -> None:
+    """Restore a trainer from a checkpoint."""
+    data, place = read_json(folder / STATE / TRAINER_FILE), str(folder / STATE / TRAINER_FILE)
+    if data.get("format_version") != FORMAT_VERSION:
+        raise UserError(
+            f"{folder} was written by another version of ebm_app. Resume it with that version."
+        )
+    saved, model = from_dict(Progress, data, place), trainer.task.model
+    check_same_run(saved, trainer.now, folder)
+    tensors = read_tensors(folder / STATE / TENSORS_FILE)
+    if trainer.accelerator.scaler is not None:
+        trainer.accelerator.scaler.load_state_dict(saved.scaler)
+    model.load_state_dict({name: tensors[f"weights.{name}"] for name in model.state_dict()})
+    state = defaultdict(dict)
+    for _, index, name in (key.split(".") for key in tensors if key.startswith("optimizer.")):
+        state[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
+    groups = trainer.optimizer.state_dict()["param_groups"]
+    trainer.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    shadow = range(len(trainer.ema.shadow_params))
+    trainer.ema.shadow_params = [tensors[f"ema.{i}"].to(model.device) for i in shadow]
+    trainer.ema.optimization_step = saved.ema_step
+    trainer.now = replace(saved, settings=trainer.now.settings)
+    trainer.pending = list(tensors["pending"].to(model.device))
 
 
 def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:

@@ -1,15 +1,14 @@
 """Tasks: the model that a run trains, its batches, its loss and its validation.
 
-The training loop (``trainer``) uses only the interface of ``Task``; ``FlowTask`` implements it
-here. A process reads its own rows of a batch and draws the noise of the whole batch. A step
-therefore depends on its number only, and not on how many processes or accumulation steps share the
-batch, or on earlier draws. This is what makes a resumed run exact.
+A process reads its own rows of a batch and draws the noise of the whole batch. A step therefore
+depends on its number only, and not on how many processes or accumulation steps share the batch, or
+on earlier draws. This is what makes a resumed run exact.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ebm_app.config import LoopConfig
-from ebm_app.data.images import ImageData
+from ebm_app.data.images import ImageData, image_digest
 from ebm_app.data.lazy import LazyImages, image_hashes
 from ebm_app.data.levels import dequantise
 from ebm_app.ebm import EBM
@@ -47,7 +46,6 @@ class Task(ABC):
 
     Attributes:
         name: key of the model's configuration in the run record.
-        report, description: what was read of the data set, as JSON data and as text.
         check: called once per validation batch on every process; may raise to interrupt it.
     """
 
@@ -62,22 +60,17 @@ class Task(ABC):
         data: ImageData,
     ) -> None:
         self.accelerator, self.model, self.loss_module = accelerator, model, loss_module
-        self.config = config
+        self.config, self.data = config, data
         self.check: Callable[[], None] = lambda: None
-        self.total_batch_size = (
-            config.train_batch_size
-            * config.gradient_accumulation_steps
-            * accelerator.num_processes
-        )
+        batches = config.gradient_accumulation_steps * accelerator.num_processes
+        self.total_batch_size = config.train_batch_size * batches
         model.add_training_hashes(image_hashes(data.train))
-        self.report, self.description = data.summary(), data.describe()
         self.levels, self.labels = data.train.to(accelerator.device), None
-        self.held_out = data.validation
         self.limit_validation(config.validation_images)
 
     def limit_validation(self, num_images: int) -> None:
         """Validate on at most this number of images."""
-        self.validation = self.held_out[:num_images]
+        self.validation = self.data.validation[:num_images]
         repeats, seed = self.config.validation_repeats, self.config.seed
         self.noise = dequantisation_noise(repeats, self.validation, seed)
 
@@ -125,14 +118,9 @@ class Task(ABC):
     def bits(self, name: str = "validation", **options: Any) -> dict[str, float]:
         """Return the mean validation bits per dim and their standard error. ``options`` are
         arguments of ``model.likelihood``."""
-        bits = bits_of_images(
-            self.accelerator,
-            self.model,
-            self.validation,
-            self.noise,
-            wrap=partial(self.watch, name=name),
-            **options,
-        ).bits_per_dim
+        watch, shared = partial(self.watch, name=name), (self.validation, self.noise)
+        images = bits_of_images(self.accelerator, self.model, *shared, wrap=watch, **options)
+        bits = images.bits_per_dim
         return {
             f"{name}_bits_per_dim": bits.mean().item(),
             f"{name}_stderr": standard_error(bits).item(),
@@ -160,9 +148,21 @@ class Task(ABC):
         size, watch = self.config.train_batch_size, partial(self.watch, name="loss")
         return sharded(self.accelerator, num, repeats, size, losses_of, watch).mean().item()
 
+    @cached_property
+    def prepared_loss(self) -> nn.Module:
+        """The loss module, wrapped by accelerate."""
+        return self.accelerator.prepare(self.loss_module)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the training images and labels."""
+        return image_digest(self.levels, self.labels)
+
     def settings(self) -> dict[str, Any]:
-        """Return the configuration of the model as JSON. A resumed run must have the same."""
-        return {self.name: to_dict(self.model.config)}
+        """Return the configuration of the model and a digest of the data, as JSON. A resumed run
+        must have the same."""
+        data = {"digest of the images": self.digest}
+        return {self.name: to_dict(self.model.config), "data": data}
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         """Return further metrics of a finished run, whose best model is in ``output_dir``."""

@@ -1,4 +1,4 @@
-"""The number of steps of a run whose length is given in minutes.
+"""The number of steps of a run whose length is set in minutes.
 
 The speed is measured on steps that are undone afterwards. The run itself starts with a complete
 plan: its learning rates are a function of the step, and its record can repeat it.
@@ -7,8 +7,6 @@ plan: its learning rates are a function of the step, and its record can repeat i
 import math
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import NUM_VALIDATIONS, complete
+from ebm_app.training.tasks import Task
 from ebm_app.training.trainer import Trainer
 
 #: Steps before the speed is measured: compilation, memory
@@ -27,6 +26,8 @@ MIN_STEPS, MEASURED_SHARE = 3, 0.02
 VALIDATION_SHARE, VALIDATIONS_SHARE = 0.05, 0.15
 #: Numbers of validation images by which the time of a validation is measured
 FEW_IMAGES = (2, 4)
+#: Steps of the run that is measured
+UNPLANNED_STEPS = 10**6
 
 
 class Costs(NamedTuple):
@@ -37,29 +38,31 @@ class Costs(NamedTuple):
     image: float
 
 
-def plan_by_time(trainer: Trainer, config: LoopConfig, began: float) -> None:
-    """Choose the number of steps such that the run ends ``max_train_minutes`` after ``began``.
+def plan_by_time(task: Task, config: LoopConfig, began: float) -> LoopConfig:
+    """Return the complete settings of a run that ends ``max_train_minutes`` after ``began``, a
+    time of ``time.perf_counter()``.
 
     Validations count as training time. If they would take a large share of it, there are fewer
     validations, or fewer images in each. The main process measures and decides for all processes.
-
-    Args:
-        trainer: a run before its first step.
-        config: its settings, with ``max_train_minutes``.
-        began: start of the run, from ``time.perf_counter()``.
     """
-    budget = 60 * config.max_train_minutes
-    costs = measure(trainer, budget)
+    accelerator, budget = task.accelerator, 60 * config.max_train_minutes
+    weights = {name: value.clone() for name, value in task.model.state_dict().items()}
+    scaler = accelerator.scaler and accelerator.scaler.state_dict()
+    costs = measure(Trainer(task, complete(config, UNPLANNED_STEPS)), budget)
+    accelerator.free_memory()
+    task.model.load_state_dict(weights)
+    if scaler:
+        accelerator.scaler.load_state_dict(scaler)
     left = budget - (time.perf_counter() - began)
     (config,) = broadcast_object_list([plan(config, costs, budget, left)])
-    if trainer.accelerator.is_main_process:
+    task.limit_validation(config.validation_images)
+    if accelerator.is_main_process:
         print(
             f"{config.max_train_steps} steps of {costs.step:.2g} s, and a validation of "
             f"{config.validation_images} images every {config.validation_steps} steps.",
             file=sys.stderr,
         )
-    trainer.task.limit_validation(config.validation_images)
-    trainer.set_config(config)
+    return config
 
 
 def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> LoopConfig:
@@ -89,9 +92,9 @@ def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> LoopCo
 
 
 def measure(trainer: Trainer, budget: float) -> Costs:
-    """Measure the times of a run that has not begun, and undo the steps. One validation is enough
-    if it takes a large share of ``budget`` seconds."""
-    with undone(trainer), tqdm(desc="measure", leave=False, disable=None) as bar:
+    """Measure the times of a run that has not begun. One validation is enough if it takes a large
+    share of ``budget`` seconds."""
+    with tqdm(desc="measure", leave=False, disable=None) as bar:
         for _ in range(WARMUP_STEPS):
             trainer.train_step()
         trainer.losses()  # waits for the device
@@ -106,38 +109,21 @@ def measure(trainer: Trainer, budget: float) -> Costs:
         trainer.losses()
         step = (time.perf_counter() - begin) / num
     few, more = FEW_IMAGES
-    first = validation_seconds(trainer, few)  # fills caches
+    first = validation_seconds(trainer.task, few)  # fills caches
     if first > MEASURED_SHARE * budget:
         return Costs(step, 0.0, first / few)
-    short, long = validation_seconds(trainer, few), validation_seconds(trainer, more)
+    short, long = validation_seconds(trainer.task, few), validation_seconds(trainer.task, more)
     image, begin = max(0.0, long - short) / (more - few), time.perf_counter()
-    if trainer.config.num_preview_images:
-        trainer.task.model.sample(trainer.config.num_preview_images, seed=trainer.config.seed)
+    if num_previews := trainer.config.num_preview_images:
+        trainer.task.model.sample(num_previews, seed=trainer.config.seed)
     preview = time.perf_counter() - begin
     return Costs(step, max(0.0, short - few * image) + preview, image)
 
 
-@contextmanager
-def undone(trainer: Trainer) -> Iterator[None]:
-    """Restore the start of a run when the context closes: weights, their average, optimizer and
-    gradient scaler."""
-    state = trainer.state
-    weights = {name: value.clone() for name, value in state.task.model.state_dict().items()}
-    scaler = None if state.scaler is None else state.scaler.state_dict()
-    yield
-    state.task.model.load_state_dict(weights)
-    state.optimizer.state.clear()
-    state.ema.shadow_params = [weight.clone().detach() for weight in trainer.parameters]
-    state.ema.optimization_step = 0
-    if scaler is not None:
-        state.scaler.load_state_dict(scaler)
-    trainer.now.step, trainer.pending = 0, []
-
-
-def validation_seconds(trainer: Trainer, num_images: int) -> float:
+def validation_seconds(task: Task, num_images: int) -> float:
     """Return the seconds of a validation of a few images."""
-    trainer.task.limit_validation(num_images)
-    trainer.task.model.eval()
+    task.limit_validation(num_images)
+    task.model.eval()
     begin = time.perf_counter()
-    trainer.task.validate()
+    task.validate()
     return time.perf_counter() - begin

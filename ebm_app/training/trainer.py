@@ -7,23 +7,23 @@ in another order, and dropout draws other noise.
 """
 
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.config import LoopConfig
 from ebm_app.data.pictures import image_grid, save_image
+from ebm_app.pretrained import PretrainedModel
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.plan import complete, learning_rate
-from ebm_app.training.settings import record_data
-from ebm_app.training.state import Progress, TrainingState
+from ebm_app.training.state import Progress, collect, load
 from ebm_app.training.tasks import Task
 from ebm_app.utils import PREVIEWS
 from ebm_app.utils.errors import Interrupted, UserError
@@ -31,20 +31,12 @@ from ebm_app.utils.fields import finite_or_none, to_dict
 from ebm_app.utils.processes import StopSignals
 from ebm_app.utils.random import derive_seed
 
-#: Steps of a run whose number of steps is not planned yet
-UNPLANNED_STEPS = 10**6
-
 
 class Trainer:
     """A training run: ``resume`` it if needed, then ``fit``.
 
-    Args:
-        accelerator: made by the caller.
-        task: the model and its loss.
-        config: settings of the loop. If its length is in minutes, ``timing.plan_by_time`` comes
-            before ``fit``.
-        output_dir: folder of the run. The model with the lowest validation loss so far is at its
-            top. Bits per dim are not the criterion: they also fall if a density is not normalised.
+    The model with the lowest validation loss so far is at the top of ``output_dir``. Bits per dim
+    are not the criterion: they also fall if a density is not normalised.
 
     Attributes:
         now: progress of the run.
@@ -53,37 +45,24 @@ class Trainer:
         start: (step, seconds) when this process started the run or resumed it.
     """
 
-    def __init__(
-        self, accelerator: Accelerator, task: Task, config: LoopConfig, output_dir: Path
-    ) -> None:
+    def __init__(self, task: Task, config: LoopConfig, output_dir: Path = Path()) -> None:
         from diffusers.training_utils import EMAModel  # slow to import
 
-        self.accelerator, self.task, self.output_dir = accelerator, task, output_dir
-        self.parameters = task.trained_parameters()
-        optimizer = OPTIMIZERS[config.optimizer](
-            self.parameters,
-            lr=config.learning_rate,
-            weight_decay=config.adam_weight_decay,
-            fused=True,
-        )
-        self.loss_module, self.optimizer = accelerator.prepare(task.loss_module, optimizer)
-        self.ema = EMAModel(self.parameters, foreach=True)
-        self.state = TrainingState(task, optimizer, self.ema, accelerator.scaler)
-        self.signals = StopSignals(accelerator)
+        config = complete(config, config.max_train_steps)
+        self.task, self.config, self.output_dir = task, config, output_dir
+        self.accelerator, self.parameters = task.accelerator, task.trained_parameters()
+        rates = {"lr": config.learning_rate, "weight_decay": config.adam_weight_decay}
+        optimizer = OPTIMIZERS[config.optimizer](self.parameters, **rates, fused=True)
+        self.loss_module, self.optimizer = task.prepared_loss, self.accelerator.prepare(optimizer)
+        self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
+        self.signals = StopSignals(self.accelerator)
+        self.metrics = MetricsLog(self.accelerator, output_dir, config)
         task.check = self.signals.check
-        data = record_data(task.levels, task.labels)
-        self.now = Progress({**task.settings(), "data": data}, task.total_batch_size)
+        settings = {**task.settings(), "training": to_dict(config)}
+        self.now = Progress(settings, task.total_batch_size)
         self.pending: list[Tensor] = []
         self.saved: int | None = None
         self.start = (0, 0.0)
-        self.set_config(complete(config, config.max_train_steps or UNPLANNED_STEPS))
-
-    def set_config(self, config: LoopConfig) -> None:
-        """Set the settings of a run that has not begun. They must be complete."""
-        self.config = config
-        self.ema.decay = config.ema_decay
-        self.metrics = MetricsLog(self.accelerator, self.output_dir, config)
-        self.now.settings["training"] = to_dict(config)
 
     def fit(self) -> dict[str, Any]:
         """Train to the last step and return the metrics. A stop signal saves a checkpoint and
@@ -127,9 +106,9 @@ class Trainer:
         self._check_finite(losses)
         self.pending = list(losses.to(self.accelerator.device))
         if self.accelerator.is_main_process:
-            tensors, trainer = self.state.collect(self.now, losses)
-            model, limit = self.task.model, self.config.checkpoints_total_limit
-            with self.state.averaged_weights():
+            tensors, trainer = collect(self, losses)
+            limit = self.config.checkpoints_total_limit
+            with self.averaged_weights() as model:
                 checkpoint.save_checkpoint(
                     self.output_dir, self.now.step, model, tensors, trainer, limit
                 )
@@ -139,12 +118,21 @@ class Trainer:
 
     def resume(self, folder: Path) -> None:
         """Resume from a checkpoint."""
-        self.now, losses = self.state.load(folder, self.now)
-        self.pending = list(losses)
+        load(self, folder)
         self.start = (self.now.step, self.now.seconds)
         own = self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
         if folder.resolve() == own.resolve():
             self.saved = self.now.step
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[PretrainedModel]:
+        """Put the averaged weights into the model while the context is open, and yield it."""
+        self.ema.store(self.parameters)
+        self.ema.copy_to(self.parameters)
+        try:
+            yield self.task.model
+        finally:
+            self.ema.restore(self.parameters)
 
     def train_step(self) -> None:
         """Update the weights and their average once."""
@@ -193,8 +181,8 @@ class Trainer:
         is_done = self.now.validated == self.now.step
         if is_done or not self._is_due(self.config.validation_steps):
             return
-        is_main, model = self.accelerator.is_main_process, self.task.model
-        with self.state.averaged_weights():
+        is_main = self.accelerator.is_main_process
+        with self.averaged_weights() as model:
             model.eval()
             metrics = self.task.validate()
             self._check_finite(torch.tensor([metrics["validation_loss"]]), "validation loss")

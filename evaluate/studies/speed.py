@@ -80,7 +80,7 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
     config, training = resolve(data, {"train_batch_size": size, "max_train_steps": 1000})
     accelerator = make_accelerator(training.mixed_precision, device)
     task = EBMTask(accelerator, config, training, data)
-    trainer = Trainer(accelerator, task, training, Path())
+    trainer = Trainer(task, training)
     model, weights = task.model.model, trainer.parameters
     columns = u0, u1, t, *_ = task.batch(0, torch.arange(size))
     x = model.path.sample(u0, u1, t).xt
@@ -136,13 +136,15 @@ def make_trainer(ebm: EBM, batch_size: int, objective: str, stein_head: bool = F
     head = {"stein_head": stein_head, "prediction": prediction}
     config = replace(ebm.config, **head, condition_dim=0, num_classes=0)
     training = TrainingConfig(
-        train_batch_size=batch_size, objective=objective, stein_factor=float(stein_head)
+        max_train_steps=1000,
+        train_batch_size=batch_size,
+        objective=objective,
+        stein_factor=float(stein_head),
     )
     data = random_images(batch_size, config.image_shape, config.num_levels)
-    accelerator, folder = make_accelerator(device=ebm.device.type), Path()
-    task = EBMTask(accelerator, config, training, data)
+    task = EBMTask(make_accelerator(device=ebm.device.type), config, training, data)
     task.model.space.load_state_dict(ebm.space.state_dict())
-    return Trainer(accelerator, task, training, folder)
+    return Trainer(task, training)
 
 
 def time_in_turns(actions: Mapping[str, Action], device: str, rounds: int) -> dict[str, float]:

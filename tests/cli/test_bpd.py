@@ -62,8 +62,7 @@ def test_estimators_have_their_own_settings(run):
     runs = ["elbo", "elbo num_nodes=4", "time_integral integrator=dopri5"]
     flags = ["--limit", "2", "--repeats", "1", "--estimator_args", "num_nodes=5", "num_draws=2"]
     rows = run("--estimator", *runs, *flags)[0]["estimators"]
-    assert list(rows) == runs
-    assert [rows[name]["nfe"] for name in runs[:2]] == [10, 8]
+    assert [(name, row["nfe"]) for name, row in rows.items()][:2] == [(runs[0], 10), (runs[1], 8)]
 
 
 def test_a_failure_keeps_the_estimators_before_it(run, tmp_path, monkeypatch):
@@ -90,10 +89,10 @@ def test_bits_are_those_of_the_model(run, folder):
     assert figures["dequantisation"] == "truncated_normal"
 
 
-@pytest.mark.parametrize(("eps", "is_beyond"), [(1e-5, True), (1e-3, False)])
-def test_margin_beyond_training_is_reported(run, eps, is_beyond):
-    _, printed = run("--limit", 2, "--repeats", 1, "--eps", eps)
-    assert ("trained on times up to" in printed) == is_beyond
+def test_margin_beyond_training_is_reported(run):
+    for eps, is_beyond in ((1e-5, True), (1e-3, False)):
+        _, printed = run("--limit", 2, "--repeats", 1, "--eps", eps)
+        assert ("trained on times up to" in printed) == is_beyond
 
 
 @pytest.mark.process

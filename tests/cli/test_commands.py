@@ -11,9 +11,8 @@ import torch
 from conftest import GREY
 
 from ebm_app import EBM
-from ebm_app.cli import bpd, held_out, sample
-from ebm_app.cli.__main__ import ALIASES, COMMANDS, main
-from ebm_app.likelihood import ALIASES as OLD_ESTIMATORS
+from ebm_app.cli import bpd, sample
+from ebm_app.cli.__main__ import COMMANDS, main
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.paths import PATHS
@@ -48,10 +47,6 @@ def test_every_command_is_a_module_and_listed(ebm, capsys):
     for name in COMMANDS:
         module = import_module(f"ebm_app.cli.{name}")
         assert callable(module.main) and module.Arguments and f"  {name} " in printed
-    assert set(ALIASES.values()) <= set(COMMANDS)
-
-
-def test_version_is_printed(ebm, capsys):
     assert ebm("--version") == 0 and capsys.readouterr().out == f"ebm_app {version('ebm_app')}\n"
 
 
@@ -61,12 +56,9 @@ def test_help_has_one_example_a_line(capsys):
     lines = capsys.readouterr().out.splitlines()
     examples = [line for line in lines if line.startswith("ebm bpd")]
     assert len(examples) == bpd.__doc__.count("\nebm bpd") > 1
-    assert not any("evaluate/" in line for line in lines)
 
 
 def test_names_in_help_are_those_of_the_registries():
-    assert {*held_out.ESTIMATORS} == {*ESTIMATORS}
-    assert {*held_out.OLD_ESTIMATORS} == {*OLD_ESTIMATORS}
     texts = {
         field.name: field.metadata["help"]
         for kind in (bpd.Arguments, sample.Arguments)
@@ -77,27 +69,18 @@ def test_names_in_help_are_those_of_the_registries():
     assert all(name in texts["dequantisation"] for name in DEQUANTISERS)
     for name, kind in SAMPLERS.items():
         assert f"{name}: " in texts["sampler"]
-        settings = {field.name: field.default for field in dataclasses.fields(kind)}
-        del settings[kind.counts]
-        shown = [
-            f"{key}={value:g}" if type(value) is float else f"{key}={value}"
-            for key, value in settings.items()
-        ]
-        assert all(text in texts["sampler_args"] for text in shown)
+        for field in dataclasses.fields(kind):
+            number = f"{field.default:g}" if type(field.default) is float else field.default
+            assert field.name == kind.counts or f"{field.name}={number}" in texts["sampler_args"]
 
 
-def test_mistakes_are_reported_before_slow_imports(tmp_path):
+def test_used_folder_is_refused_before_slow_imports(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    mistakes = {
-        "unknown estimator 'nonsense'": ["bpd", "digits", "--estimator", "nonsense"],
-        "unknown estimator 'none'": ["score", "digits", str(tmp_path), "--estimator", "none"],
-        "already holds a run": ["train", "--output_dir", str(tmp_path)],
-    }
-    for message, words in mistakes.items():
-        code = f"import sys; sys.argv[1:] = {words}; from ebm_app.cli.__main__ import main\n"
-        code += "assert main() == 2; sys.exit('torch' in sys.modules)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0 and message in done.stderr
+    code = f"import sys; sys.argv[1:] = ['train', '--output_dir', '{tmp_path}']\n"
+    code += "from ebm_app.cli.__main__ import main; assert main() == 2\n"
+    code += "sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "already holds a run" in done.stderr
 
 
 def test_module_of_the_user_extends_every_command(ebm, monkeypatch, capsys, tmp_path):
@@ -107,7 +90,7 @@ def test_module_of_the_user_extends_every_command(ebm, monkeypatch, capsys, tmp_
     sample = ["sample", tmp_path / "model", "--num_images", 1, "--num_steps", 2, "--device", "cpu"]
     try:
         import_extension("my_paths")
-        model = EBM(type(GREY)(**{**vars(GREY), "path": type(GREY.path)("mine")}))
+        model = EBM(dataclasses.replace(GREY, path=type(GREY.path)("mine")))
         torch.nn.init.normal_(model.model.net.unet.conv_out.weight, std=0.1)
         model.save_pretrained(tmp_path / "model")
         del PATHS["mine"], sys.modules["my_paths"]
@@ -115,13 +98,8 @@ def test_module_of_the_user_extends_every_command(ebm, monkeypatch, capsys, tmp_
         assert ebm(*sample, "--import", "my_paths") == 0
     finally:
         PATHS.pop("mine", None)
-
-
-@pytest.mark.parametrize("name", ["no_such_module", ""])
-def test_import_of_a_missing_module_is_a_sentence(ebm, capsys, monkeypatch, name):
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    assert ebm("sample", "digits", "--import", name) == 2
-    assert "--import" in capsys.readouterr().err
+    for name in ("no_such_module", ""):
+        assert ebm(*sample, "--import", name) == 2 and "--import" in capsys.readouterr().err
 
 
 def test_missing_package_is_named_with_its_extra():

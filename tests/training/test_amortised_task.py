@@ -42,17 +42,19 @@ def maker(teacher, folder, seed=0):
     return TargetMaker(ebm, DATA, folder, seed, num_nodes=3, num_draws=1)
 
 
-def test_targets_are_terms_of_the_bound_of_ordinary_and_unusual_images(teacher, tmp_path):
+def test_targets_are_terms_of_the_bound(teacher, tmp_path):
+    """Of ordinary and of unusual images in turn."""
     made = maker(teacher, tmp_path)
-    targets = made.make("train", 16)
+    targets, held_out = made.make("train", 16), made.make("validation", 8)
     assert targets.is_ordinary.tolist() == [True, False] * 8
-    is_training = (targets.levels[:, None] == DATA.train).flatten(2).all(2).any(1)
+    is_training, is_leak = (
+        (part.levels[:, None] == DATA.train).flatten(2).all(2).any(1)
+        for part in (targets, held_out)
+    )
     assert is_training[targets.is_ordinary].all() and not is_training[~targets.is_ordinary].all()
+    assert not is_leak[held_out.is_ordinary].any()
     bound = made.teacher.likelihood(targets.levels[:8], seed=1, num_nodes=3, num_draws=1)
     torch.testing.assert_close(targets.terms[:8], bound.components.float())
-    held_out = made.make("validation", 8)
-    is_training = (held_out.levels[:, None] == DATA.train).flatten(2).all(2).any(1)
-    assert not is_training[held_out.is_ordinary].any()
 
 
 def test_targets_are_kept_and_extended(teacher, tmp_path):

@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import psutil
 import pytest
 import torch
 from conftest import GREY, ROOT, TINY, call, error_of, load_script
 
-from ebm_app.config import Calibration
 from ebm_app.ebm import EBM
 from ebm_app.training.checkpoint import (
     checkpoints,
@@ -23,7 +21,6 @@ from ebm_app.training.checkpoint import (
     step_of,
     verify,
 )
-from ebm_app.training.energy_task import energy_config
 from ebm_app.training.launch import LOCK
 from ebm_app.utils.files import read_json
 from ebm_app.utils.output import lock
@@ -49,18 +46,6 @@ def killed(work, number):
         os._exit(0)
 
 
-def kills(whole, run, work):
-    """Run ``work`` on a fresh copy of a folder, killed at its first file operation, its second,
-    and so on until it ends; yield after each."""
-    operation, is_killed = 0, True
-    while is_killed:
-        operation += 1
-        shutil.rmtree(run, ignore_errors=True)
-        shutil.copytree(whole, run)
-        is_killed = killed(work, operation)
-        yield
-
-
 @pytest.mark.parametrize("step", [8, 12])
 @pytest.mark.process
 def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path, step):
@@ -73,22 +58,15 @@ def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path, step):
 
     for earlier in (4, 8):
         save(whole, earlier)
-    steps = []
-    for _ in kills(whole, run, lambda: save(run, step)):
+    steps, is_killed = [], True
+    while is_killed:  # at the first file operation, the second, ... of a fresh copy
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(whole, run)
+        is_killed = killed(lambda: save(run, step), len(steps) + 1)
         for checkpoint in checkpoints(run):
             verify(checkpoint)
         steps.append(step_of(find_checkpoint(run, "latest")))
     assert len(steps) > 30 and min(steps) >= 8
-
-
-@pytest.mark.process
-def test_kill_while_a_calibration_is_saved_leaves_a_model(tmp_path):
-    whole, run, ebm = tmp_path / "whole", tmp_path / "run", EBM(energy_config(GREY))
-    ebm.save_pretrained(whole)
-    ebm.config = replace(ebm.config, calibration=Calibration(1.5))
-    saves = kills(whole, run, lambda: ebm.save_config(run))
-    found = [EBM.from_pretrained(run).config for _ in saves]
-    assert found[0].calibration is None and found[-1] == ebm.config
 
 
 @pytest.mark.process
