@@ -46,18 +46,14 @@ RECORDS = (CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, METRICS_FILE, RUN_FILE, "loss
 LATEST = "latest"
 
 
-def step_of(folder: Path) -> int:
-    """Return the step in the name of a checkpoint."""
-    return int(folder.name.removeprefix(PREFIX).removesuffix(PENDING))
-
-
 def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
     """Return the complete checkpoints of a run, oldest first; the suffix ``PENDING`` selects
     incomplete ones."""
-    pattern = re.compile(PREFIX + r"\d{1,12}" + re.escape(suffix))
-    named = (folder for folder in output_dir.glob(PREFIX + "*") if pattern.fullmatch(folder.name))
-    folders = (folder for folder in named if folder.is_dir() and not folder.is_symlink())
-    return sorted(folders, key=step_of)
+    pattern = re.compile(PREFIX + r"(\d{1,12})" + re.escape(suffix))
+    matches = {folder: pattern.fullmatch(folder.name) for folder in output_dir.glob(PREFIX + "*")}
+    steps = {folder: int(match[1]) for folder, match in matches.items() if match}
+    folders = (folder for folder in steps if folder.is_dir() and not folder.is_symlink())
+    return sorted(folders, key=steps.get)
 
 
 def refuse_to_overwrite(output_dir: Path) -> None:
@@ -129,24 +125,23 @@ def _checkpoint_at(folder: Path, output_dir: Path) -> Path:
 
 
 def save_checkpoint(
-    output_dir: Path,
-    step: int,
+    folder: Path,
     model: "PretrainedModel",
     tensors: "dict[str, Tensor]",
     trainer: dict[str, Any],
     limit: int,
 ) -> None:
-    """Write ``checkpoint-<step>`` and keep the last ``limit`` checkpoints.
+    """Write a checkpoint, and keep the last ``limit`` checkpoints of its run.
 
     Args:
+        folder: ``checkpoint-N`` in the output folder.
         model: holds the averaged weights.
-        tensors, trainer: from ``TrainingState.collect``. If ``trainer`` names a best model, its
-            weights are copied from ``output_dir``.
+        tensors, trainer: from ``state.collect``. If ``trainer`` names a best model, its weights
+            are copied from the output folder.
     """
+    output_dir, pending = folder.parent, folder.with_name(folder.name + PENDING)
     for incomplete in checkpoints(output_dir, PENDING):
         shutil.rmtree(incomplete)
-    folder = output_dir / f"{PREFIX}{step}"
-    pending = folder.with_name(folder.name + PENDING)
     model.save_pretrained(pending)
     (pending / STATE).mkdir()
     write_tensors(pending / STATE / TENSORS_FILE, tensors)

@@ -21,6 +21,7 @@ from ebm_app.pretrained import read_hashes
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.plan import RunOptions, changes_of
+from ebm_app.training.state import load
 from ebm_app.training.tasks import Task
 from ebm_app.training.timing import plan_by_time
 from ebm_app.training.trainer import Trainer
@@ -150,7 +151,7 @@ def resume(trainer: Trainer, folder: Path) -> None:
     model, best = trainer.task.model, folder / checkpoint.STATE / checkpoint.BEST_FILE
     model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
     with report_damage(folder / checkpoint.STATE):
-        trainer.resume(folder)
+        load(trainer, folder)
     if trainer.now.best is not None:
         trained = {name: value.clone() for name, value in model.state_dict().items()}
         check_weights(model, best)

@@ -74,7 +74,7 @@ def collect(trainer: "Trainer", losses: Tensor) -> tuple[dict[str, Tensor], dict
 
 
 def load(trainer: "Trainer", folder: Path) -> None:
-    """Restore a trainer from a checkpoint."""
+    """Resume the run of a trainer from a checkpoint."""
     data, place = read_json(folder / STATE / TRAINER_FILE), str(folder / STATE / TRAINER_FILE)
     if data.get("format_version") != FORMAT_VERSION:
         raise UserError(
@@ -96,6 +96,9 @@ def load(trainer: "Trainer", folder: Path) -> None:
     trainer.ema.optimization_step = saved.ema_step
     trainer.now = replace(saved, settings=trainer.now.settings)
     trainer.pending = list(tensors["pending"].to(model.device))
+    trainer.start = (saved.step, saved.seconds)
+    if folder.resolve() == trainer.folder(saved.step).resolve():
+        trainer.saved = saved.step
 
 
 def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:

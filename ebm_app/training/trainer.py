@@ -23,7 +23,7 @@ from ebm_app.training import checkpoint
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.plan import complete, learning_rate
-from ebm_app.training.state import Progress, collect, load
+from ebm_app.training.state import Progress, collect
 from ebm_app.training.tasks import Task
 from ebm_app.utils import PREVIEWS
 from ebm_app.utils.errors import Interrupted, UserError
@@ -33,7 +33,7 @@ from ebm_app.utils.random import derive_seed
 
 
 class Trainer:
-    """A training run: ``resume`` it if needed, then ``fit``.
+    """A training run, which ``state.load`` resumes and ``fit`` completes.
 
     The model with the lowest validation loss so far is at the top of ``output_dir``. Bits per dim
     are not the criterion: they also fall if a density is not normalised.
@@ -97,9 +97,13 @@ class Trainer:
             "total_batch_size": self.now.total_batch_size,
         }
 
+    def folder(self, step: int) -> Path:
+        """Return the folder of the checkpoint of a step."""
+        return self.output_dir / f"{checkpoint.PREFIX}{step}"
+
     def save(self) -> Path:
         """Write a checkpoint of this step, if there is none yet, and return its folder."""
-        folder = self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
+        folder = self.folder(self.now.step)
         if self.saved == self.now.step:
             return folder
         losses = self.losses()
@@ -109,20 +113,10 @@ class Trainer:
             tensors, trainer = collect(self, losses)
             limit = self.config.checkpoints_total_limit
             with self.averaged_weights() as model:
-                checkpoint.save_checkpoint(
-                    self.output_dir, self.now.step, model, tensors, trainer, limit
-                )
+                checkpoint.save_checkpoint(folder, model, tensors, trainer, limit)
         self.accelerator.wait_for_everyone()
         self.saved = self.now.step
         return folder
-
-    def resume(self, folder: Path) -> None:
-        """Resume from a checkpoint."""
-        load(self, folder)
-        self.start = (self.now.step, self.now.seconds)
-        own = self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
-        if folder.resolve() == own.resolve():
-            self.saved = self.now.step
 
     @contextmanager
     def averaged_weights(self) -> Iterator[PretrainedModel]:

@@ -16,7 +16,7 @@ from ebm_app.config import Calibration
 from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.training.energy_task import Distillation, energy_config
+from ebm_app.training.ebm_task import Distillation, energy_config
 from ebm_app.utils.files import read_tensors
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 

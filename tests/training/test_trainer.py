@@ -17,6 +17,7 @@ from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plan import CONSTANT
 from ebm_app.training.settings import resolve
+from ebm_app.training.state import load
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.processes import make_accelerator
 
@@ -67,7 +68,7 @@ def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path, changes)
     shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # interrupted after step 4, in mid-epoch
     resumed = make_trainer(data, tmp_path / "part", gradient_checkpointing=True, **changes)
     assert resumed.task.model.model.net.unet.is_gradient_checkpointing
-    resumed.resume(checkpoint.find_checkpoint(tmp_path / "part", "latest"))
+    load(resumed, checkpoint.find_checkpoint(tmp_path / "part", "latest"))
     before, cores = resumed.now.seconds, resumed.now.core_seconds
     assert resumed.now.step == 4 and before > 0
     result = resumed.fit()
@@ -89,13 +90,13 @@ def test_constant_rate_runs_can_be_extended(data, tmp_path, finished):
     whole.fit()
     make_trainer(data, tmp_path / "part", max_train_steps=2, **constant).fit()
     longer = make_trainer(data, tmp_path / "part", **decaying)
-    longer.resume(tmp_path / "part" / "checkpoint-2")
+    load(longer, tmp_path / "part" / "checkpoint-2")
     assert longer.fit()["steps"] == 4
     assert torch.equal(weights(whole), weights(longer))
     later = make_trainer(data, tmp_path / "whole", **{**decaying, "max_train_steps": 5})
-    assert "max_train_steps" in error_of(later.resume, tmp_path / "whole" / "checkpoint-4")
+    assert "max_train_steps" in error_of(load, later, tmp_path / "whole" / "checkpoint-4")
     cosine = make_trainer(data, tmp_path / "a", max_train_steps=9)
-    assert "max_train_steps" in error_of(cosine.resume, finished.folder / "checkpoint-8")
+    assert "max_train_steps" in error_of(load, cosine, finished.folder / "checkpoint-8")
 
 
 def test_accumulated_batches_match_one_large_batch(data, tmp_path, finished):
@@ -103,9 +104,9 @@ def test_accumulated_batches_match_one_large_batch(data, tmp_path, finished):
     run = make_trainer(data, tmp_path / "run", **split)
     assert run.fit()["loss"] == pytest.approx(finished.result["loss"], rel=1e-5)
     torch.testing.assert_close(weights(run), weights(finished.run), atol=2e-5, rtol=1e-4)
-    run.resume(finished.folder / "checkpoint-8")
+    load(run, finished.folder / "checkpoint-8")
     other = make_trainer(data, tmp_path / "other", train_batch_size=5)
-    assert "batch size" in error_of(other.resume, finished.folder / "checkpoint-8")
+    assert "batch size" in error_of(load, other, finished.folder / "checkpoint-8")
 
 
 def test_batch_is_a_function_of_seed_and_step(data, tmp_path):

@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import call, error_of
-from PIL import Image
+from conftest import call, error_of, save_picture
 from runs import SMALL
 from safetensors.torch import save_file
 
@@ -26,24 +25,28 @@ pytestmark = pytest.mark.process
 def photos(tmp_path_factory):
     """Folder of 100 grey images of 8 x 8 pixels, in two classes."""
     folder = tmp_path_factory.mktemp("photos")
+    for name in "ab":
+        (folder / name).mkdir()
     for index, pixels in enumerate(np.random.RandomState(0).randint(0, 256, (100, 8, 8))):
-        path = folder / "ab"[index % 2] / f"{index}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
+        save_picture(folder / "ab"[index % 2] / f"{index}.png", pixels)
     return folder
 
 
 @pytest.fixture(scope="module")
-def run(photos, tmp_path_factory):
+def data(photos):
+    return load_images(f"folder:{photos}")
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
     """A class-conditional run on these images."""
-    folder, data = tmp_path_factory.mktemp("run") / "run", load_images(f"folder:{photos}")
+    folder = tmp_path_factory.mktemp("run") / "run"
     options = {"dataset": data.name, "labels": data.labels[0], "validation": data.validation}
     train(data.train, folder, **options, **STEPS)
     return folder
 
 
-def test_model_knows_its_training_images(run, photos, tmp_path):
-    data = load_images(f"folder:{photos}")
+def test_model_knows_its_training_images(run, data, tmp_path):
     EBM.from_pretrained(run).save_pretrained(tmp_path / "copy")
     for folder in (run, run / "checkpoint-1", tmp_path / "copy"):
         ebm = EBM.from_pretrained(folder)
@@ -55,45 +58,41 @@ def test_model_knows_its_training_images(run, photos, tmp_path):
     assert EBM.from_pretrained(tmp_path / "copy").was_trained_on(data.test) is None
 
 
-def test_further_training_adds_images(run, photos, tmp_path):
-    data = load_images(f"folder:{photos}")
-    options = {"validation": data.validation, "labels": data.labels[2], **STEPS}
-    options |= {"init_from": str(run), "dataset": data.name}
+def test_further_training_adds_images(run, data, tmp_path):
+    options = {"validation": data.validation, "labels": data.labels[2], "dataset": data.name}
+    options |= {"init_from": str(run), **STEPS}
     train(data.test, tmp_path, **options)
-    resumed = {**options, "resume_from_checkpoint": "latest", "checkpointing_steps": 2}
-    train(data.test, tmp_path, **resumed)
-    for folder in (tmp_path, tmp_path / "checkpoint-2"):
-        ebm = EBM.from_pretrained(folder)
-        assert ebm.was_trained_on(torch.cat([data.train, data.test])).all()
+    train(data.test, tmp_path, **options, resume_from_checkpoint="latest")
+    ebm = EBM.from_pretrained(tmp_path)
+    assert ebm.was_trained_on(torch.cat([data.train, data.test])).all()
 
 
-@pytest.mark.parametrize(("split", "seen"), [("train", True), ("test", False)])
 @pytest.mark.parametrize("command", [bpd, classify])
-def test_evaluations_name_training_images(run, photos, tmp_path, capsys, command, split, seen):
-    flags = [run, "--device", "cpu", "--split", split, "--limit", 3, "--output_dir", tmp_path]
-    assert call(command, *flags) == 0
-    out, error = capsys.readouterr()
-    names = load_images(f"folder:{photos}").split_names(split)[:3]
-    assert json.loads(out.splitlines()[-1])["trained_on"] == (3 if seen else 0)
-    assert ("trained on 3 of these 3 images" in error and names[0] in error) == seen
-    (record,) = tmp_path.glob("*.json")
-    assert read_json(record)["trained_on"] == (names if seen else [])
+def test_evaluations_name_training_images(run, data, tmp_path, capsys, command):
+    for split, num in (("train", 3), ("test", 0)):
+        flags = ["--device", "cpu", "--split", split, "--limit", 3, "--output_dir", tmp_path]
+        assert call(command, run, *flags) == 0
+        out, error = capsys.readouterr()
+        names = data.split_names(split)[:3]
+        assert json.loads(out.splitlines()[-1])["trained_on"] == num
+        assert ("trained on 3 of these 3 images" in error and names[0] in error) == (num > 0)
+        (record,) = tmp_path.glob("*.json")
+        assert read_json(record)["trained_on"] == names[:num]
 
 
-def test_score_marks_training_images(run, photos, tmp_path, capsys):
+def test_score_marks_training_images(run, photos, data, tmp_path, capsys):
     flags = [run, photos / "a", "--output", tmp_path / "scores.csv", "--repeats", 2]
     assert call(score, *flags, "--estimator", "time_integral", "--device", "cpu") == 0
     rows = csv.DictReader((tmp_path / "scores.csv").open())
     found = {f"a/{row['file']}" for row in rows if row["trained_on"] == "yes"}
-    data = load_images(f"folder:{photos}")
     assert found == {name for name in data.split_names("train") if name.startswith("a/")}
     assert f"trained on {len(found)} of these 50 images" in capsys.readouterr().err
 
 
-def test_detector_leaves_training_images_out(run, photos):
-    data, ebm = load_images(f"folder:{photos}"), EBM.from_pretrained(run)
+def test_detector_leaves_training_images_out(run, data):
     others = torch.randint(256, (80, 1, 8, 8), dtype=torch.uint8)
-    detector = AnomalyDetector(ebm).fit(torch.cat([others, others[:4], data.train[:3]]))
+    detector = AnomalyDetector(EBM.from_pretrained(run))
+    detector.fit(torch.cat([others, others[:4], data.train[:3]]))
     assert detector.left_out == list(range(80, 87))
     seen = detector.examine(torch.cat([data.train[:2], data.test[:2]])).trained_on
     assert seen.tolist() == [True, True, False, False]
