@@ -42,14 +42,14 @@ class PretendGPU(TorchDispatchMode):
     """Runs kernels of ``GPU`` on the CPU.
 
     ``waits`` counts blocking copies to and from the GPU, numbers read by the host, and operations
-    whose output size depends on the data; ``launches`` counts all kernels by name.
+    whose output size depends on the data.
     """
 
     current = None
 
     def __init__(self):
         super().__init__()
-        self.waits, self.launches = Counter(), Counter()
+        self.waits = Counter()
         PretendGPU.current = self
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -75,8 +75,6 @@ class PretendGPU(TorchDispatchMode):
             )
             waits = name in ("_local_scalar_dense", "nonzero", "masked_select") or masks or mixed
             self._count(name, bool(waits))
-        if on_gpu or target:
-            self.launches[name] += 1
 
         def unwrap(x):
             if isinstance(x, GPUTensor):

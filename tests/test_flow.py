@@ -8,9 +8,10 @@ import pytest
 import torch
 from conftest import ROOT, TINY, error_of
 from exact import F64, generator
+from runs import SMALL
 from safetensors.torch import load_file
 
-from ebm_app import EBM
+from ebm_app import EBM, train
 from ebm_app.cli.command_line import run_script
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
@@ -101,14 +102,17 @@ def test_scripts_train_and_evaluate_in_latent_space(tmp_path, image_folder, scri
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_initial_model_brings_its_flow(folders, tmp_path):
+def test_initial_model_must_have_the_same_flow(folders, tmp_path):
     flow = Flow.from_pretrained(folders / "copula")
     given = {"block_out_channels": (8,), "norm_num_groups": 4}
     ebm, other = (EBM(resolve(DATA, given, None, flow)[0]) for _ in range(2))
-    ebm.space.load_state_dict(flow.space.state_dict())
+    for model in (ebm, other):
+        model.space.load_state_dict(flow.space.state_dict())
     ebm.save_pretrained(tmp_path / "model")
     init_from(other, tmp_path / "model")
     assert all(map(torch.equal, ebm.state_dict().values(), other.state_dict().values()))
+    next(value for value in other.space.state_dict().values()).add_(0.1)
+    assert "another flow" in error_of(init_from, other, tmp_path / "model")
 
 
 def test_incompatible_flows_are_reported(folders):
@@ -158,3 +162,13 @@ def test_few_images_cost_at_most_one_bit_more_than_uniform(kind, num):
     flow.space.fit(dequantise(levels.repeat(repeats, 1, 1, 1), 256, noise), repeats)
     bits = flow.likelihood(smooth_images(100, seed=3)).bits_per_dim
     assert bits.mean() < 8 + 1
+
+
+@pytest.mark.process
+def test_resume_in_the_space_of_another_flow_is_refused(tmp_path):
+    settings = {**SMALL, "num_levels": LEVELS, "max_train_steps": 1, "flow": fitted("gaussian")}
+    train(random_levels(20), tmp_path, **settings)
+    for value in settings["flow"].space.state_dict().values():
+        value.mul_(1.1)
+    settings["resume_from_checkpoint"] = "latest"
+    assert "another flow" in error_of(train, random_levels(20), tmp_path, **settings)

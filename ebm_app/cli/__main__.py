@@ -25,6 +25,8 @@ COMMANDS = {
     "app": "serve the web page",
     "space": "write the folder of a Hugging Face Space that serves the page",
 }
+#: Other names of commands
+ALIASES = {"evaluate": "bpd", "ui": "app", "flow": "train_flow", "train_energy": "distill"}
 
 
 def main() -> int:
@@ -33,13 +35,14 @@ def main() -> int:
     if name == "--version":
         print(f"ebm_app {version('ebm_app')}")
         return 0
-    if name not in COMMANDS:
+    command = ALIASES.get(name, name)
+    if command not in COMMANDS:
         lines = [f"  {command:12} {text}" for command, text in COMMANDS.items()]
         print("usage: ebm COMMAND ...", *lines, sep="\n")
         print("Flags: ebm COMMAND --help. Version: ebm --version.")
         return 0 if name in ("-h", "--help") else 2
     sys.argv = [f"ebm {name}", *words]
-    return run_script(import_module(f"ebm_app.cli.{name}").main)
+    return run_script(import_module(f"ebm_app.cli.{command}").main)
 
 
 if __name__ == "__main__":

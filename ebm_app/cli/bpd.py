@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
-from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.cli.held_out import HeldOutFlags, check_estimators, held_out, open_model
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
 from ebm_app.utils.registry import choose, settings_of_each
@@ -78,6 +78,7 @@ def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; return the figures on the main process, and None on the others."""
     args = parse(Arguments, __doc__, argv)
+    check_estimators([run.partition(" ")[0] for run in args.estimator], ALL)
     # slow to import, and not needed for --help
     import torch
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ebm_app.cli.command_line import ConversionFlags, Positional, explicit, parse
-from ebm_app.cli.run_flags import restore, run_options, settings_to_resume
+from ebm_app.cli.run_flags import resume, run_options
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
 from ebm_app.utils.errors import UserError
@@ -48,18 +48,20 @@ class Arguments(LoopConfig, RunOptions, ConversionFlags):
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("download a missing data set", False)
     num_images: PositiveInt = setting("max training images of a likelihood", 20_000)
+    others: tuple[str, ...] = setting(
+        "further data sets to train a likelihood on, whose images are unusual for the model", ()
+    )
     output_dir: Path = setting("folder of the run", Path("runs/distilled"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Distil, and return the metrics on the main process."""
     began, args = time.perf_counter(), parse(Arguments, __doc__, argv, ("target", "dataset"))
-    resumed = settings_to_resume(args)
-    args = restore(args, argv, resumed)
+    args, resumed = resume(args, argv)
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
     from ebm_app.evaluation.held_out import images_for
-    from ebm_app.training.amortised_task import AmortisedTask, TargetMaker
+    from ebm_app.training.amortised_task import AmortisedTask, make_targets
     from ebm_app.training.ebm_task import EnergyTask
     from ebm_app.training.launch import launch
     from ebm_app.training.settings import resolve_loop
@@ -68,19 +70,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if args.model is None:
         raise UserError("Name the model to distil: its folder, a bundled name or a hub id.")
     teacher = EBM.from_pretrained(args.model)
-    dataset = args.dataset or teacher.config.dataset
-    data = images_for(teacher.config, dataset, args.data_root, args.download, args.conversions())
+    names = [args.dataset or teacher.config.dataset, *args.others]
+    flags = args.data_root, args.download, args.conversions()
+    data, *others = (images_for(teacher.config, name, *flags) for name in names)
     recipe, loop_flags = COMMON | RECIPES[args.target], explicit(args, argv, LoopConfig)
     config, options = resolve_loop(recipe, loop_flags, data, resumed), run_options(args)
     if args.target == "energy":
         build = partial(EnergyTask, teacher=teacher, name=args.model, data=data)
         return launch(config, options, build)
     teacher.to(resolve_device(args.device))
-    maker = TargetMaker(teacher, data, options.output_dir / "targets", config.seed)
+    sources = [data, *others]
+    make = partial(make_targets, teacher, sources, folder=args.output_dir / "targets")
     minutes = config.max_train_minutes
-    deadline = began + 30 * minutes if minutes else math.inf
-    held_out = maker.make("validation", NUM_HELD_OUT)
-    targets = maker.make("train", args.num_images, 0.0 if resumed else deadline)
+    held_out = make("validation", NUM_HELD_OUT, seed=config.seed)
+    deadline = 0.0 if resumed else began + 30 * (minutes or math.inf)
+    targets = make("train", args.num_images, seed=config.seed, deadline=deadline)
     if minutes:
         minutes = max(0.1, minutes - (time.perf_counter() - began) / 60)
     config = replace(config, max_train_minutes=minutes, num_preview_images=0)

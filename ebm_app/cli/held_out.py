@@ -1,13 +1,14 @@
 """Flags of the commands that evaluate a model on held-out images, and what they select."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ebm_app.cli.command_line import CommonFlags, ConversionFlags, ModelFlag
 from ebm_app.config import Margin
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, Draws, NumLevels, configuration, setting
+from ebm_app.utils.registry import choose
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from ebm_app.data.images import ImageData
     from ebm_app.data.lazy import Images
     from ebm_app.ebm import EBM
+
+
+#: Names of estimators and their old names, to report a mistake before slow imports
+ESTIMATORS = ("elbo", "path_integral", "probability_flow", "time_integral", "energy", "discrete")
+ESTIMATORS += ("amortised",)
+OLD_ESTIMATORS = ("noised", "pf_ode", "ratio", "paper")
 
 
 @configuration(kw_only=True)
@@ -47,6 +54,14 @@ class HeldOutFlags(ImageFlags):
     )
 
 
+def check_estimators(names: Iterable[str], *others: str) -> None:
+    """Raise a UserError for a name that is neither an estimator nor one of ``others``, unless
+    --import may have registered it."""
+    if "ebm_app.likelihood" not in sys.modules:
+        for name in names:
+            choose("estimator", name, [*ESTIMATORS, *OLD_ESTIMATORS, *others])
+
+
 def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
     """Return the accelerator and the model, with the margin of ``--eps``."""
     from ebm_app.ebm import EBM  # slow to import
@@ -72,10 +87,6 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
 def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images, list[str] | None]":
     """Return a data set, the levels (N, C, H, W) of its images to evaluate, and the names of those
     that the model was trained on, after a warning; None if its training images were not recorded.
-
-    Raises:
-        UserError: if there are fewer than two images, which have no standard error, or the data
-            set does not fit the model.
     """
     from ebm_app.evaluation.held_out import images_for  # slow to import
 

@@ -8,6 +8,7 @@ from ebm_app.cli.command_line import explicit
 from ebm_app.config import Side
 from ebm_app.training.checkpoint import recorded_settings, refuse_to_overwrite
 from ebm_app.training.plan import RunOptions
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import (
     advanced,
     configuration,
@@ -17,8 +18,10 @@ from ebm_app.utils.fields import (
 )
 
 T = TypeVar("T", bound=RunOptions)
-#: Flags that the record of a run holds beside its settings: those that choose data and weights
-RECORDED = "dataset data_root resolution skip_bad flow init_from model target".split()
+#: Flags that a resumed run must not change
+FIXED = ("dataset", "resolution", "size", "model", "target", "others")
+#: Flags that it may change: the images and the weights are compared with those of the checkpoint
+MOVABLE = ("data_root", "skip_bad", "flow", "init_from")
 
 
 @configuration(kw_only=True)
@@ -39,35 +42,59 @@ class DataFlags:
 def run_options(args: RunOptions) -> RunOptions:
     """Return the run options among the flags, with the flags that the record holds."""
     names = {item.name for item in dataclasses.fields(args)}
-    flags = {name: getattr(args, name) for name in RECORDED if name in names}
+    flags = {name: getattr(args, name) for name in (*FIXED, *MOVABLE) if name in names}
     return from_attributes(RunOptions, args, flags=flags)
 
 
-def settings_to_resume(args: RunOptions) -> dict[str, Any]:
-    """Return the recorded settings of the run to resume, or {} for a new run.
+def resume(args: T, argv: Sequence[str] | None) -> tuple[T, dict[str, Any]]:
+    """Return the arguments with the recorded flags of the run to resume, and its settings; for a
+    new run, whose folder must not hold a run, the same arguments and {}.
 
     Raises:
-        UserError: if a new run would start in a folder that already holds one.
+        UserError: naming a flag that contradicts the run.
     """
-    if args.resume_from_checkpoint:
-        return recorded_settings(args.output_dir, args.resume_from_checkpoint)
-    if not args.overwrite_output_dir:
-        refuse_to_overwrite(args.output_dir)
-    return {}
+    if not args.resume_from_checkpoint:
+        if not args.overwrite_output_dir:
+            refuse_to_overwrite(args.output_dir)
+        return args, {}
+    settings = recorded_settings(args.output_dir, args.resume_from_checkpoint)
+    flags, passed = recorded_flags(settings), passed_flags(args, argv)
+    for name in set(FIXED) & flags.keys() & passed.keys():
+        if passed[name] != flags[name]:
+            raise UserError(
+                f"--{name} is {passed[name]}, but the run to resume has {flags[name]}. Leave out "
+                f"--{name}, or start a new run in another --output_dir."
+            )
+    return restore(args, argv, settings), settings
 
 
 def restore(args: T, argv: Sequence[str] | None, settings: Mapping[str, Any]) -> T:
     """Return the arguments, where flags that are not passed have the values in the recorded
-    ``settings`` of a run. A record without flags has its data set in the model's configuration."""
+    ``settings`` of a run."""
+    flags, passed = recorded_flags(settings), passed_flags(args, argv)
+    if "init_from" in passed:
+        flags.pop("flow", None)  # that model has its own
+    names = {item.name for item in dataclasses.fields(args)} - passed.keys()
+    with user_errors("The record of the run"):
+        return dataclasses.replace(args, **{name: flags[name] for name in names & flags.keys()})
+
+
+def recorded_flags(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags in a record. A record without them has its data set in the configuration of
+    the model."""
     flags = dict(settings.get("flags", {}))
     for part in settings.values():
         if isinstance(part, Mapping) and "dataset" in part:
             flags.setdefault("dataset", part["dataset"])
-    passed = explicit(args, argv, type(args))
-    restored = {
-        item.name: flags[item.name]
+    lists = {name: tuple(value) for name, value in flags.items() if isinstance(value, list)}
+    return flags | lists  # tuples are lists in JSON
+
+
+def passed_flags(args: RunOptions, argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the flags that the command line sets, and positional arguments, by name."""
+    changed = {
+        item.name: getattr(args, item.name)
         for item in dataclasses.fields(args)
-        if item.name in flags.keys() - passed.keys() and getattr(args, item.name) == item.default
+        if getattr(args, item.name) != item.default
     }
-    with user_errors("The record of the run"):
-        return dataclasses.replace(args, **restored)
+    return explicit(args, argv, type(args)) | changed

@@ -70,11 +70,7 @@ class Guidance:
 
 
 def parse_run(text: str) -> tuple[str, Sampler, float | None]:
-    """Return the name of the run "SAMPLER key=value ...", its sampler and its guidance.
-
-    Raises:
-        UserError: for an unknown sampler or setting.
-    """
+    """Return the name of the run "SAMPLER key=value ...", its sampler and its guidance."""
     name, *pairs = text.split() or [""]
     kind: type[Sampler] = SAMPLERS[choose("sampler", name, SAMPLERS)]
     own, guided = settings_of_each({name: kind, "run": Guidance}, pairs).values()
@@ -102,11 +98,8 @@ def draw(
 
 
 class Judge:
-    """Quality measures of images for a data set, by a classifier trained on part of it.
-
-    Attributes:
-        accuracy: of the classifier, on validation images.
-    """
+    """Quality measures of images for a data set, by a classifier trained on part of it, whose
+    ``accuracy`` is that on validation images."""
 
     def __init__(self, data: ImageData, device: torch.device, args: Arguments) -> None:
         num_classes = data.num_classes  # raises for a data set without classes

@@ -25,7 +25,7 @@ from ebm_app.cli.command_line import (
     argument,
     parse,
 )
-from ebm_app.cli.held_out import warn_of_training_images
+from ebm_app.cli.held_out import check_estimators, warn_of_training_images
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.files import name_in_errors
@@ -53,6 +53,7 @@ class Arguments(CommonFlags, ConversionFlags, ModelFlag):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score the images of a folder; return their number and the mean of their bits per dim."""
     args = parse(Arguments, __doc__, argv)
+    check_estimators([args.estimator] if args.estimator else [])
     # slow to import, and not needed for --help
     from ebm_app.data.folder import find_images
     from ebm_app.data.pictures import convert_image, read_image

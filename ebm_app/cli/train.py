@@ -6,13 +6,14 @@ The recipe of the data set replaces some of the defaults. --dry_run prints the s
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.cli.run_flags import DataFlags, restore, run_options, settings_to_resume
+from ebm_app.cli.run_flags import DataFlags, restore, resume, run_options
 from ebm_app.config import Settings
 from ebm_app.training.plan import RunOptions, complete, flags_on_resume
 from ebm_app.utils.fields import advanced, configuration, setting
@@ -39,11 +40,13 @@ class Arguments(Settings, RunOptions, DataFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train, and return the metrics on the main process."""
     args = parse(Arguments, __doc__, argv, FIRST)
-    resumed = {} if args.dry_run else settings_to_resume(args)
-    file = resumed or (read_json(args.config).get("settings", {}) if args.config else None)
-    args = restore(args, argv, file or {})
+    args, resumed = (args, {}) if args.dry_run else resume(args, argv)
+    file = resumed or None
+    if args.config and not resumed:
+        file = read_json(args.config).get("settings", {})
+        args = restore(args, argv, file)
     # slow to import, and not needed for --help
-    from ebm_app.data.images import load_images
+    from ebm_app.data.images import image_digest, load_images
     from ebm_app.flow import Flow
     from ebm_app.training.ebm_task import EBMTask
     from ebm_app.training.launch import latent_flow, launch
@@ -56,10 +59,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     data = load_images(
         args.dataset, args.data_root, args.download, args.resolution, skip_bad=args.skip_bad
     )
-    flow = latent_flow(args.init_from)
-    if flow is None and args.flow:
-        flow = Flow.from_pretrained(args.flow)
+    flow = Flow.from_pretrained(args.flow) if args.flow else latent_flow(args.init_from)
     ebm_config, config = resolve(data, flags, file, flow)
+    if args.config and file["ebm"]["dataset"] == data.name and "data" in file:
+        digest = image_digest(data.train, data.labels[0] if ebm_config.num_classes else None)
+        if file["data"] != {"digest of the images": digest}:
+            print(f"warning: The images differ from those of {args.config}.", file=sys.stderr)
     if args.dry_run:
         if config.max_train_steps is not None:
             config = complete(config, config.max_train_steps)

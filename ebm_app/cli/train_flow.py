@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
-from ebm_app.cli.run_flags import DataFlags, restore, run_options, settings_to_resume
+from ebm_app.cli.run_flags import DataFlags, resume, run_options
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
 from ebm_app.utils.fields import configuration, setting
@@ -37,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Fit the flow, train its weights if it has any, and return its metrics on the main
     process."""
     args = parse(Arguments, __doc__, argv, ("flow", "dataset", "data_root", "output_dir"))
-    resumed = settings_to_resume(args)
-    args = restore(args, argv, resumed)
+    args, resumed = resume(args, argv)
     # slow to import, and not needed for --help
     import torch
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,62 +49,65 @@ class Targets(NamedTuple):
     is_ordinary: Tensor
 
 
-class TargetMaker:
-    """Computes targets in files of ``SHARD`` images, which later runs reuse.
-
-    Half of the images are ordinary, the others are changed by ``KINDS``. Held-out targets are of
-    validation images; of every four images one is changed by ``OTHER_KINDS``, which are not
-    trained on.
+def make_targets(
+    teacher: EBM,
+    sources: Sequence[ImageData],
+    split: str,
+    num_images: int,
+    folder: Path,
+    seed: int = 0,
+    deadline: float = math.inf,
+    **settings: Any,
+) -> Targets:
+    """Return targets of about ``num_images`` images of a split, or of those that are ready at
+    ``deadline``, a time of ``time.perf_counter``. Files of ``SHARD`` images in ``folder`` are
+    reused by later runs.
 
     Args:
-        folder: folder of the files.
+        sources: the data set of the teacher, and others whose images are unusual for it.
         settings: arguments of ``EBM.likelihood``.
     """
+    names = [source.name for source in sources]
+    about = {"about": str([fingerprint(teacher.density.model), names, seed, settings])}
+    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[Targets] = []
+    for index in tqdm(range(max(1, num_images // SHARD)), desc=split, disable=None):
+        path = folder / f"{split}-{index:04d}.safetensors"
+        if not path.exists():
+            if shards and time.perf_counter() > deadline:
+                break
+            own_seed = 2 * (seed + index) + (split == "train")
+            levels = draw_images(sources, split, make_generator("cpu", 4, own_seed))
+            terms = teacher.likelihood(levels, seed=own_seed, **settings).components
+            if terms is None:
+                raise UserError("This model has no terms per pixel, so they cannot be distilled.")
+            targets = Targets(levels, terms.float(), torch.arange(SHARD) % 2 == 0)
+            write_tensors(path, targets._asdict(), about)
+        if read_header(path)[1] != about:
+            raise UserError(
+                f"{path} has targets of another model or other settings. Delete {folder}."
+            )
+        shards.append(Targets(**read_tensors(path)))
+    return Targets(*map(torch.cat, zip(*shards, strict=True)))
 
-    def __init__(
-        self, teacher: EBM, data: ImageData, folder: Path, seed: int, **settings: Any
-    ) -> None:
-        self.teacher, self.data, self.folder = teacher, data, folder
-        self.seed, self.settings = seed, settings
-        source = [fingerprint(teacher.density.model), [data.name], seed, settings]
-        self.about = {"about": str(source)}
-        folder.mkdir(parents=True, exist_ok=True)
 
-    def make(self, split: str, num_images: int, deadline: float = math.inf) -> Targets:
-        """Return targets of about ``num_images`` images of a split, or of those that are ready at
-        ``deadline``, a time of ``time.perf_counter``."""
-        shards: list[Targets] = []
-        for index in tqdm(range(max(1, num_images // SHARD)), desc=split, disable=None):
-            path = self.folder / f"{split}-{index:04d}.safetensors"
-            if not path.exists():
-                if shards and time.perf_counter() > deadline:
-                    break
-                self._compute(path, split, 2 * (self.seed + index) + (split == "train"))
-            if read_header(path)[1] != self.about:
-                raise UserError(
-                    f"{path} has targets of another model or other settings. Delete {self.folder}."
-                )
-            shards.append(Targets(**read_tensors(path)))
-        return Targets(*map(torch.cat, zip(*shards, strict=True)))
+def draw_images(sources: Sequence[ImageData], split: str, generator: torch.Generator) -> Tensor:
+    """Draw the levels of a file. Every second image is ordinary, the others are changed by
+    ``KINDS``. Of every four images one is from the further sources, if any; of every four held-out
+    images one is changed by ``OTHER_KINDS``, which are not trained on."""
+    data, *others = sources
 
-    def _compute(self, path: Path, split: str, seed: int) -> None:
-        """Compute the targets of a file."""
-        generator, num_levels = make_generator("cpu", 4, seed), self.data.num_levels
-        images = self.data.split(split)
+    def draw(images: Tensor, num: int) -> Tensor:
+        return images[torch.randint(len(images), (num,), generator=generator)]
 
-        def draw(num: int) -> Tensor:
-            return images[torch.randint(len(images), (num,), generator=generator)]
-
-        levels, unusual = draw(SHARD).clone(), slice(1, None, 2)
-        levels[unusual] = make_unusual(levels[unusual], num_levels, generator, KINDS)
-        if split != "train":
-            others = make_unusual(draw(SHARD // 4), num_levels, generator, OTHER_KINDS)
-            levels[3::4] = others
-        terms = self.teacher.likelihood(levels, seed=seed, **self.settings).components
-        if terms is None:
-            raise UserError("This model has no terms per pixel, so they cannot be distilled.")
-        targets = Targets(levels, terms.float(), torch.arange(SHARD) % 2 == 0)
-        write_tensors(path, targets._asdict(), self.about)
+    levels, unusual = draw(data.split(split), SHARD).clone(), slice(1, None, 2)
+    levels[unusual] = make_unusual(levels[unusual], data.num_levels, generator, KINDS)
+    if split != "train":
+        rest = draw(data.split(split), SHARD // 4)
+        levels[3::4] = make_unusual(rest, data.num_levels, generator, OTHER_KINDS)
+    elif others:
+        levels[3::4] = draw(torch.cat([other.train for other in others]), SHARD // 4)
+    return levels
 
 
 class Regression(nn.Module):

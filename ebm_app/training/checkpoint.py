@@ -77,10 +77,16 @@ def prepare_folder(output_dir: Path, overwrite: bool) -> None:
         (output_dir / name).unlink(missing_ok=True)
 
 
+def named_checkpoint(output_dir: Path, name: str) -> Path:
+    """Return the folder of a checkpoint by its path or its name in ``output_dir``."""
+    return Path(name) if os.path.isdir(name) else output_dir / name
+
+
 def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
     """Return the settings of the run to resume, as in its record, or {} if no checkpoint can be
     read, which is reported when it is loaded. The checkpoint is not verified."""
-    folders = reversed(checkpoints(output_dir)) if name == LATEST else [Path(name)]
+    named = [named_checkpoint(output_dir, name)]
+    folders = reversed(checkpoints(output_dir)) if name == LATEST else named
     for folder in folders:
         with suppress(UserError):
             run = read_json(folder / STATE / TRAINER_FILE)
@@ -92,7 +98,7 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
     """Return the checkpoint to resume from: a path, or "latest" for the last intact one in
     ``output_dir``. Damaged checkpoints there are reported on stderr and renamed."""
     if name != LATEST:
-        return _checkpoint_at(Path(name), output_dir)
+        return _checkpoint_at(named_checkpoint(output_dir, name), output_dir)
     for folder in reversed(checkpoints(output_dir)):
         try:
             verify(folder)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 
 from ebm_app.config import Calibration, EBMConfig, LoopConfig, TrainingConfig
@@ -20,7 +21,7 @@ from ebm_app.flow import Flow
 from ebm_app.likelihood import VariationalBound
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Model, Objective
+from ebm_app.objectives.regression import OBJECTIVES, TSM, WEIGHTINGS, Model, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
 from ebm_app.paths import GaussianPath, PathSample
 from ebm_app.training.tasks import Task
@@ -29,6 +30,8 @@ from ebm_app.utils.fields import to_dict
 from ebm_app.utils.random import RowNoise, make_generator
 from ebm_app.utils.tensors import expand_like, standard_error, sum_except_batch
 
+#: Backends of torch.compile that run the code as it is
+UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
 #: Draws of the variational bound per node, for the calibration
 BOUND_DRAWS = 16
 #: Min gain of the Stein head in the loss: the gain vanishes at t = 0
@@ -78,6 +81,12 @@ class PathTask(Task):
         config: LoopConfig,
         data: ImageData,
     ) -> None:
+        twice = ebm.config.prediction == ENERGY or isinstance(objective, TSM)
+        if twice and accelerator.state.dynamo_plugin.backend not in UNCOMPILED:
+            raise UserError(
+                "torch.compile cannot differentiate twice, which energy networks and the "
+                "objective tsm need. Leave out --compile."
+            )
         ebm.to(accelerator.device)
         super().__init__(accelerator, ebm, TimeScoreLoss(ebm.model, objective), config, data)
         self.sampler: TimeSampler = ArcLength(ebm.model.path, ebm.config.eps)

@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
+from torch import Tensor
 
 from ebm_app.config import EBMConfig, LoopConfig
 from ebm_app.ebm import EBM
@@ -150,14 +152,25 @@ def resume(trainer: Trainer, folder: Path) -> None:
     """Resume a run from a checkpoint, and save the best model so far in the output folder."""
     model, best = trainer.task.model, folder / checkpoint.STATE / checkpoint.BEST_FILE
     model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
+    space = fixed_space(model)
     with report_damage(folder / checkpoint.STATE):
         load(trainer, folder)
+    if not all(torch.equal(space[key], value) for key, value in fixed_space(model).items()):
+        raise UserError(f"{folder} is in the latent space of another flow. Leave out --flow.")
     if trainer.now.best is not None:
         trained = {name: value.clone() for name, value in model.state_dict().items()}
         check_weights(model, best)
         load_weights(model, best)
         on_main(trainer.accelerator, lambda: model.save_pretrained(trainer.output_dir))
         model.load_state_dict(trained)
+
+
+def fixed_space(model: Any) -> dict[str, Tensor]:
+    """Return a copy of the parameters of the space of an ``EBM``, which training leaves unchanged;
+    {} for other models."""
+    if not isinstance(model, EBM):
+        return {}
+    return {name: value.clone() for name, value in model.space.state_dict().items()}
 
 
 def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
@@ -175,8 +188,12 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
             "Use its settings, for example its run.json with --config."
         )
     ebm.add_training_hashes(source.training_hashes)
+    space = ebm.space.state_dict()
+    if not all(torch.equal(space[key].cpu(), v) for key, v in source.space.state_dict().items()):
+        raise UserError(
+            f"The model {name_or_path} is in the latent space of another flow. Use that --flow."
+        )
     if adds_early:
-        ebm.space.load_state_dict(source.space.state_dict())
         ebm.model.net.late.load_state_dict(source.model.net.state_dict())
     else:
         ebm.load_state_dict(source.state_dict())

@@ -61,9 +61,6 @@ def override(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str,
 
     >>> override({"max_train_steps": 8000, "seed": 1}, {"max_train_minutes": 10.0})
     {'seed': 1, 'max_train_minutes': 10.0}
-
-    Raises:
-        UserError: if the flags set both.
     """
     lengths = [name for name in LENGTHS if flags.get(name) is not None]
     if len(lengths) == 2:
@@ -83,9 +80,6 @@ def flags_on_resume(recorded: Mapping[str, Any], flags: Mapping[str, Any]) -> di
 
     >>> flags_on_resume({"max_train_minutes": 10.0}, {"max_train_minutes": 10.0, "seed": 1})
     {'seed': 1}
-
-    Raises:
-        UserError: if the flags set other minutes.
     """
     minutes, chosen = recorded.get("max_train_minutes"), flags.get("max_train_minutes")
     if recorded and chosen not in (None, minutes):
@@ -93,7 +87,7 @@ def flags_on_resume(recorded: Mapping[str, Any], flags: Mapping[str, Any]) -> di
             f"--max_train_minutes was {minutes} in the run to resume, now {chosen:g}. Leave it "
             "out, or start a new run in another --output_dir."
         )
-    planned = {"max_train_minutes"} | ({"validation_images"} if minutes else set())
+    planned = {"size", "max_train_minutes"} | ({"validation_images"} if minutes else set())
     return {
         name: value
         for name, value in flags.items()

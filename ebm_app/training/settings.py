@@ -71,9 +71,6 @@ def resolve(
         flags: fields of ``Settings`` by name.
         file: the "settings" of a run record, as from ``record_settings``.
         flow: the flow in whose latent space the path is; None for the ambient space.
-
-    Raises:
-        UserError: for an unknown setting, an invalid value, or settings that exclude each other.
     """
     size = flags.get("size", Settings.size)
     recipe = make_recipe(data.name, data.image_shape, data.num_levels, size)

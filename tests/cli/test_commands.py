@@ -11,8 +11,9 @@ import torch
 from conftest import GREY
 
 from ebm_app import EBM
-from ebm_app.cli import bpd, sample
-from ebm_app.cli.__main__ import COMMANDS, main
+from ebm_app.cli import bpd, held_out, sample
+from ebm_app.cli.__main__ import ALIASES, COMMANDS, main
+from ebm_app.likelihood import ALIASES as OLD_ESTIMATORS
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.paths import PATHS
@@ -47,6 +48,7 @@ def test_every_command_is_a_module_and_listed(ebm, capsys):
     for name in COMMANDS:
         module = import_module(f"ebm_app.cli.{name}")
         assert callable(module.main) and module.Arguments and f"  {name} " in printed
+    assert set(ALIASES.values()) <= set(COMMANDS)
     assert ebm("--version") == 0 and capsys.readouterr().out == f"ebm_app {version('ebm_app')}\n"
 
 
@@ -59,6 +61,8 @@ def test_help_has_one_example_a_line(capsys):
 
 
 def test_names_in_help_are_those_of_the_registries():
+    assert {*held_out.ESTIMATORS} == {*ESTIMATORS}
+    assert {*held_out.OLD_ESTIMATORS} == {*OLD_ESTIMATORS}
     texts = {
         field.name: field.metadata["help"]
         for kind in (bpd.Arguments, sample.Arguments)
@@ -74,13 +78,18 @@ def test_names_in_help_are_those_of_the_registries():
             assert field.name == kind.counts or f"{field.name}={number}" in texts["sampler_args"]
 
 
-def test_used_folder_is_refused_before_slow_imports(tmp_path):
+def test_mistakes_are_reported_before_slow_imports(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    code = f"import sys; sys.argv[1:] = ['train', '--output_dir', '{tmp_path}']\n"
-    code += "from ebm_app.cli.__main__ import main; assert main() == 2\n"
-    code += "sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and "already holds a run" in done.stderr
+    mistakes = {
+        "unknown estimator 'nonsense'": ["bpd", "digits", "--estimator", "nonsense"],
+        "unknown estimator 'none'": ["score", "digits", str(tmp_path), "--estimator", "none"],
+        "already holds a run": ["train", "--output_dir", str(tmp_path)],
+    }
+    for message, words in mistakes.items():
+        code = f"import sys; sys.argv[1:] = {words}; from ebm_app.cli.__main__ import main\n"
+        code += "assert main() == 2; sys.exit('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0 and message in done.stderr
 
 
 def test_module_of_the_user_extends_every_command(ebm, monkeypatch, capsys, tmp_path):

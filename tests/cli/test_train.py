@@ -90,14 +90,15 @@ def test_resume_by_folder_restores_data_and_settings(trained, run, capsys):
     shutil.rmtree(run / "checkpoint-4")
     flags = ["--resume_from_checkpoint", "latest", "--output_dir", run]
     contradictions = {
-        "dataset digits": "dataset",
-        "size base": "block_out_channels",
-        "learning_rate 0.5": "learning_rate",
-        "expect_processes 3": "processes",
+        "dataset": "digits",
+        "resolution": 4,
+        "size": "base",
+        "learning_rate": 0.5,
+        "expect_processes": 3,
     }
-    for words, message in contradictions.items():
-        assert call(train, *flags, *f"--{words}".split()) == 2
-        assert message in capsys.readouterr().err
+    for name, value in contradictions.items():
+        assert call(train, *flags, f"--{name}", value) == 2
+        assert name.removeprefix("expect_") in capsys.readouterr().err
     assert call(train, *flags) == 0
     assert "Training on 1 x cpu" in capsys.readouterr().err
     assert EBM.from_pretrained(trained).config == EBM.from_pretrained(run).config

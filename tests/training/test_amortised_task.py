@@ -1,6 +1,7 @@
 """Distillation into an amortised likelihood: targets, loss and calibration."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -12,10 +13,10 @@ from ebm_app.data.images import load_images
 from ebm_app.training import amortised_task
 from ebm_app.training.amortised_task import (
     Regression,
-    TargetMaker,
     Targets,
     build_network,
     calibrate,
+    make_targets,
 )
 from ebm_app.utils.files import read_json
 
@@ -37,15 +38,16 @@ def teacher(tmp_path_factory):
     return folder
 
 
-def maker(teacher, folder, seed=0):
-    ebm = EBM.from_pretrained(teacher)
-    return TargetMaker(ebm, DATA, folder, seed, num_nodes=3, num_draws=1)
+@pytest.fixture
+def make(teacher, tmp_path):
+    """Make targets quickly."""
+    settings = {"folder": tmp_path, "num_nodes": 3, "num_draws": 1}
+    return partial(make_targets, EBM.from_pretrained(teacher), [DATA], **settings)
 
 
-def test_targets_are_terms_of_the_bound(teacher, tmp_path):
+def test_targets_are_terms_of_the_bound(teacher, make):
     """Of ordinary and of unusual images in turn."""
-    made = maker(teacher, tmp_path)
-    targets, held_out = made.make("train", 16), made.make("validation", 8)
+    targets, held_out = make("train", 16), make("validation", 8)
     assert targets.is_ordinary.tolist() == [True, False] * 8
     is_training, is_leak = (
         (part.levels[:, None] == DATA.train).flatten(2).all(2).any(1)
@@ -53,22 +55,30 @@ def test_targets_are_terms_of_the_bound(teacher, tmp_path):
     )
     assert is_training[targets.is_ordinary].all() and not is_training[~targets.is_ordinary].all()
     assert not is_leak[held_out.is_ordinary].any()
-    bound = made.teacher.likelihood(targets.levels[:8], seed=1, num_nodes=3, num_draws=1)
+    ebm = EBM.from_pretrained(teacher)
+    bound = ebm.likelihood(targets.levels[:8], seed=1, num_nodes=3, num_draws=1)
     torch.testing.assert_close(targets.terms[:8], bound.components.float())
 
 
-def test_targets_are_kept_and_extended(teacher, tmp_path):
-    few = maker(teacher, tmp_path).make("train", 8)
+def test_targets_are_kept_and_extended(make, tmp_path):
+    few = make("train", 8)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    more = maker(teacher, tmp_path).make("train", 24)
+    more = make("train", 24)
     assert torch.equal(more.terms[:8], few.terms) and len(more.terms) == 24
     assert all(path.stat().st_mtime_ns == then for path, then in before.items())
-    assert len(maker(teacher, tmp_path).make("train", 80, deadline=0.0).terms) == 24
-    assert "other settings" in error_of(maker(teacher, tmp_path, seed=1).make, "train", 8)
+    assert len(make("train", 80, deadline=0.0).terms) == 24
+    assert "other settings" in error_of(make, "train", 8, seed=1)
 
 
-def test_loss_is_relative_to_the_bits_of_unusual_images(teacher, tmp_path):
-    ordinary = maker(teacher, tmp_path).make("train", 8)
+def test_other_data_sets_are_trained_on(teacher, tmp_path):
+    other = DATA.__class__("other", 17, *[torch.full((4, 1, 8, 8), 3, dtype=torch.uint8)] * 3)
+    sources, settings = [DATA, other], {"num_nodes": 3, "num_draws": 1}
+    targets = make_targets(EBM.from_pretrained(teacher), sources, "train", 8, tmp_path, **settings)
+    assert (targets.levels[3::4] == 3).all() and not targets.is_ordinary[3::4].any()
+
+
+def test_loss_is_relative_to_the_bits_of_unusual_images(teacher, make):
+    ordinary = make("train", 8)
     network = build_network(EBM.from_pretrained(teacher), ordinary)
     torch.nn.init.zeros_(network.head.weight)
     torch.nn.init.zeros_(network.head.bias)
@@ -82,10 +92,10 @@ def test_loss_is_relative_to_the_bits_of_unusual_images(teacher, tmp_path):
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_network_starts_from_the_weights_of_its_teacher(teacher, tmp_path):
-    made = maker(teacher, tmp_path)
-    network = build_network(made.teacher, made.make("train", 8))
-    own, theirs = network.net.unet.state_dict(), made.teacher.model.net.unet.state_dict()
+def test_network_starts_from_the_weights_of_its_teacher(teacher, make):
+    ebm = EBM.from_pretrained(teacher)
+    network = build_network(ebm, make("train", 8))
+    own, theirs = network.net.unet.state_dict(), ebm.model.net.unet.state_dict()
     different = {name for name, weight in own.items() if not torch.equal(weight, theirs[name])}
     assert different == {"conv_in.weight", "conv_out.weight", "conv_out.bias"}
 

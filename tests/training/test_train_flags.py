@@ -15,6 +15,7 @@ ERRORS = {
     "--objective dual --classes all": "classes",
     "--objective tsm": "--stein_factor 0",
     "--eps 0.7": "eps.*0.5",
+    "--objective tsm --stein_factor 0 --compile inductor": "Leave out --compile",
     "--lr_decay_steps 5": "constant_with_warmup",
     "--resume_from_checkpoint latest": "no intact checkpoint",
 }
