@@ -85,9 +85,6 @@ class AnomalyDetector:
     Attributes:
         left_out: rows of the images that ``fit`` did not use, because they are copies of others or
             the model was trained on them.
-
-    Raises:
-        UserError: if the score is unknown, the model has no Stein head, or it cannot be loaded.
     """
 
     def __init__(
@@ -115,9 +112,7 @@ class AnomalyDetector:
         """Fit the detector to ordinary images (N, C, H, W), in [0, 1] or uint8 levels.
 
         Use images in random order. Copies and images that the model was trained on are left out.
-
-        Raises:
-            UserError: if fewer than 80 images are left, or they do not match the model.
+        At least 80 images must be left.
         """
         levels = to_model_levels(self.model, images)
         is_first, mask = first_copies(image_hashes(levels)), self.model.was_trained_on(levels)
@@ -189,11 +184,7 @@ class AnomalyDetector:
         return 1 / (1 + len(self._calibration()))
 
     def threshold(self, false_alarm_rate: float) -> float:
-        """Return the score below which images are unusual at a false-alarm rate.
-
-        Raises:
-            UserError: if the rate is not in (0, 1), or too small for the calibration images.
-        """
+        """Return the score below which images are unusual at a false-alarm rate in (0, 1)."""
         rate = check_argument(Fraction, "false_alarm_rate", false_alarm_rate)
         scores = self._calibration().sort().values
         index = int(rate * (len(scores) + 1) + 1e-9)
@@ -205,11 +196,7 @@ class AnomalyDetector:
         return scores[index - 1].item()
 
     def examine(self, images: Any) -> Findings:
-        """Return scores, p-values and maps of images (B, C, H, W).
-
-        Raises:
-            UserError: if the detector is not fitted, or the images do not match the model.
-        """
+        """Return scores, p-values and maps of images (B, C, H, W)."""
         calibration = self._calibration()
         features = extract_features(self.model, images)
         single = {name: score(features, self._state(name)) for name, score in SCORES.items()}
@@ -217,7 +204,11 @@ class AnomalyDetector:
             name: conformal_p_values(values, self._state(name)["calibration"])
             for name, values in single.items()
         }
-        score = self._combine(single)
+        if self.score == RANKS:
+            calibrations = {name: self._state(name)["calibration"] for name in SCORES}
+            score = sum(log_rank(single[name], calibrations[name]) for name in SCORES)
+        else:
+            score = single[self.score]
         mean, std = self._fitted["usual"]
         excess = (features.smoothed_residuals() - mean) / (std + 1e-3 + 0.1 * std.mean())
         level = excess.flatten(2).amax(2).argmax(1)
@@ -246,11 +237,7 @@ class AnomalyDetector:
         write_json(folder / RECORD_FILE, {**about, **self._provenance()})
 
     def read(self, folder: str | os.PathLike) -> None:
-        """Load what ``save`` wrote, unless it belongs to other weights or noise levels.
-
-        Raises:
-            UserError: if the files are damaged.
-        """
+        """Load what ``save`` wrote, unless it belongs to other weights or noise levels."""
         folder = find_folder(folder)
         path = folder / FITTED_FILE
         if not path.exists() or not (folder / RECORD_FILE).exists():
@@ -268,12 +255,6 @@ class AnomalyDetector:
         with_copies, alone, _ = noise_levels(self.model.config.image_shape)
         method = {"levels": [*with_copies, *alone], "scores": list(SCORES), "folds": NUM_FOLDS}
         return {"weights": fingerprint(self.model), **method}
-
-    def _combine(self, single: dict[str, Tensor]) -> Tensor:
-        """Return the detector's score (B,) from single scores by name."""
-        if self.score != RANKS:
-            return single[self.score]
-        return sum(log_rank(single[name], self._state(name)["calibration"]) for name in SCORES)
 
     def _calibration(self) -> Tensor:
         """Return the detector's scores (n,) of the calibration images."""

@@ -148,11 +148,7 @@ def symmetric_copies(images: Tensor) -> list[Tensor]:
 
 
 def noise_times(ebm: EBM) -> list[float]:
-    """Return the times t of the noise levels on the path of a model.
-
-    Raises:
-        UserError: if the model has no Stein head, or its path does not start at noise.
-    """
+    """Return the times t of the noise levels on the path of a model with a Stein head."""
     if not ebm.config.stein_head:
         raise UserError("This model has no Stein head, which anomaly detection needs.")
     path = require_one_sided(ebm.density.path)
@@ -163,11 +159,7 @@ def noise_times(ebm: EBM) -> list[float]:
 
 
 def to_model_levels(ebm: EBM, images: Any) -> Tensor:
-    """Return images (B, C, H, W), in [0, 1] or uint8 levels, as grey levels of the model.
-
-    Raises:
-        UserError: if the shape or the values do not match the model.
-    """
+    """Return images (B, C, H, W), in [0, 1] or uint8 levels, as grey levels of the model."""
     config = check_argument(EBM, "model", ebm).config
     return checked_levels(images, config.image_shape, config.num_levels)
 
@@ -179,9 +171,6 @@ def extract_features(ebm: EBM, images: Any) -> Features:
     >>> from ebm_app import EBM
     >>> extract_features(EBM.from_pretrained("digits"), torch.zeros(2, 1, 8, 8)).losses.shape
     torch.Size([2, 8])
-
-    Raises:
-        UserError: as ``to_model_levels`` and ``noise_times``.
     """
     levels, times = to_model_levels(ebm, images), noise_times(ebm)
     generator = torch.Generator().manual_seed(SEED)

@@ -5,7 +5,6 @@ As in scikit-learn, a lower score is more anomalous. A score's state is a dict o
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,23 +16,30 @@ from ebm_app.utils.errors import UserError
 State = dict[str, Tensor]
 
 
-class Score(ABC):
-    """An anomaly score; lower is more anomalous."""
+class Score:
+    """Minus the denoising loss, which approximates log p(x) up to a constant."""
 
     def fit(self, features: Features) -> State:
         """Return the state of the score fitted to ordinary images."""
         return {}
 
-    @abstractmethod
     def __call__(self, features: Features, state: State) -> Tensor:
         """Return the scores (B,) of images, float64."""
+        return -features.losses[:, 0]
 
 
-class Likelihood(Score):
-    """Minus the denoising loss, which approximates log p(x) up to a constant."""
+class Symmetry(Score):
+    r"""log p(x) - log sum_g p(g x) over the rotated and mirrored copies g x, x included.
+
+    This is a likelihood ratio to the symmetrised model, whose copies are as complex as the image,
+    so that complexity cancels.
+
+    Sources: Ren et al. 2019, arXiv:1906.02845, for the ratio to a background model; Golan and
+    El-Yaniv 2018, arXiv:1805.10917, for rotated copies.
+    """
 
     def __call__(self, features: Features, state: State) -> Tensor:
-        return -features.losses[:, 0]
+        return -features.losses[:, 0] - (-features.losses).logsumexp(1)
 
 
 class Mahalanobis(Score):
@@ -63,22 +69,8 @@ class Mahalanobis(Score):
         return -((z @ state["precision"].double()) * z).sum(1)
 
 
-class Symmetry(Score):
-    r"""log p(x) - log sum_g p(g x) over the rotated and mirrored copies g x, x included.
-
-    This is a likelihood ratio to the symmetrised model, whose copies are as complex as the image,
-    so that complexity cancels.
-
-    Sources: Ren et al. 2019, arXiv:1906.02845, for the ratio to a background model; Golan and
-    El-Yaniv 2018, arXiv:1805.10917, for rotated copies.
-    """
-
-    def __call__(self, features: Features, state: State) -> Tensor:
-        return -features.losses[:, 0] - (-features.losses).logsumexp(1)
-
-
 SCORES: dict[str, Score] = {
-    "likelihood": Likelihood(),
+    "likelihood": Score(),
     "residuals": Mahalanobis(Features.residuals),
     "time_scores": Mahalanobis(Features.summary),
     "symmetry": Symmetry(),
@@ -135,9 +127,6 @@ def log_rank(score: Tensor, reference: Tensor) -> Tensor:
 
     >>> log_rank(torch.tensor([50.0]), torch.arange(100.0)).exp()
     tensor([0.5149], dtype=torch.float64)
-
-    Raises:
-        UserError: for scores that are not finite.
     """
     check_finite(score, "anomaly scores")
     check_finite(reference, "reference scores")

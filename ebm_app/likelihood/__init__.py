@@ -53,9 +53,6 @@ def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int
     Args:
         name: a key of ``ESTIMATORS`` or ``ALIASES``.
         seed: seed of its noise, unless ``settings`` has one.
-
-    Raises:
-        UserError: for an unknown name or setting.
     """
     implied: dict[str, Any] = {}
     if isinstance(name, str):

@@ -131,11 +131,7 @@ class AmortisedLikelihood(PretrainedModel):
 
     @torch.no_grad()
     def estimate(self, levels: Tensor) -> LogDensityEstimate:
-        """Return the predicted log P of levels (B, C, H, W), with its error and its terms.
-
-        Raises:
-            UserError: for a network that was not calibrated, because its training was interrupted.
-        """
+        """Return the predicted log P of levels (B, C, H, W), with its error and its terms."""
         table = self.config.calibration
         if table is None:
             raise UserError(
@@ -182,20 +178,11 @@ class Amortised(Estimator):
 
     ``error`` is the calibrated error of the prediction, larger for images unlike the training
     images of the network.
-
-    Raises (when called):
-        UserError: for a model without such a network, or whose weights have changed since, and for
-            labels.
     """
 
     folder: str | None = None
 
-    note: ClassVar[str] = (
-        "a prediction of elbo by one pass of a small network, with a calibrated error; neither "
-        "normalised nor a bound"
-    )
     needs: ClassVar[type] = PathDensity
-    normalised: ClassVar[bool] = False
 
     @classmethod
     def supports(cls, model: object) -> bool:

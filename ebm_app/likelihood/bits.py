@@ -72,11 +72,8 @@ class Likelihood(NamedTuple):
 
 
 def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Likelihood:
-    """Concatenate estimates of batches into the likelihood of all images; ``nfe`` is the largest.
-
-    Raises:
-        UserError: if a log-likelihood is not finite.
-    """
+    """Concatenate estimates of batches into the likelihood of all images; ``nfe`` is the
+    largest."""
     log_prob, error = (torch.cat([e[i] for e in estimates]) for i in (0, 1))
     if bad := int((~log_prob.isfinite()).sum()):
         raise UserError(
@@ -121,10 +118,6 @@ def checked_levels(images: Any, image_shape: tuple[int, ...], num_levels: int) -
         images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels; a
             tensor, an array or lists.
         image_shape: (C, H, W) of the model.
-
-    Raises:
-        UserError: for images of another shape, no images, values off the grid, and levels out of
-            range.
     """
     images = as_tensor(images, "images")
     if not images.numel():

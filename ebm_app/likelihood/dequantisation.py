@@ -13,7 +13,7 @@ nats.
 import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from annotated_types import Gt, Le
@@ -57,13 +57,7 @@ class Dequantised(NamedTuple):
 
 class Dequantiser(ABC):
     """Density q on the cells of the levels, with its training points; a subclass is a frozen
-    dataclass of settings.
-
-    Attributes:
-        note: what q is, in one sentence for help texts.
-    """
-
-    note: ClassVar[str]
+    dataclass of settings."""
 
     def time(self, cells: Cells, path: GaussianPath, end: float = 1.0) -> float:
         """Return the time at which p_t is evaluated, by default ``end``, the model's last time."""
@@ -86,8 +80,6 @@ class UniformDequantisation(Dequantiser):
     """y = encode((k + u) / L), evaluated at the model's last time (Theis et al. 2016, section 3.1,
     arXiv:1511.01844). The last time 1 - eps smooths p_1 over the edges of the cells, which costs
     bits that grow with eps."""
-
-    note: ClassVar[str] = "uniform on the cell of a level, evaluated at the model's last time"
 
     def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
         return cells.space.encode(dequantise(levels, cells.num_levels, noise))
@@ -117,11 +109,7 @@ class CentreDequantiser(Dequantiser):
         return y, math.log(sigma.item()) + 0.5 * math.log(2 * math.pi)
 
     def scale_of(self, space: Space, path: GaussianPath) -> float:
-        """Return the total width of the cells at t = 1.
-
-        Raises:
-            UserError: for a space that is not a scaling of the pixels, and a two-sided path.
-        """
+        """Return the total width of the cells at t = 1, for a space that scales the pixels."""
         if space.scale is None:
             raise UserError(
                 f"{type(space).__name__} stretches cells unequally. Use uniform dequantisation."
@@ -140,18 +128,9 @@ class TruncatedNormal(CentreDequantiser):
     but is loose by log(2 tau / sqrt(2 pi e)) nats, about 0.54 bits, per dim.
 
     Source: Zheng et al. 2023, arXiv:2305.03935, section 4.1.
-
-    Raises:
-        UserError: by its methods, for a space that stretches the cells unequally, a two-sided
-            path, or a model whose last time is before t.
     """
 
     tau: Tau = 3.0
-
-    note: ClassVar[str] = (
-        "a normal truncated to the cell of a level, at the time where half a cell is tau standard "
-        "deviations; loose by half a bit per dim for a model that was not trained with it"
-    )
 
     def points(
         self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
@@ -221,15 +200,7 @@ class Decoder(CentreDequantiser):
         log P(k | y) / q(y | k) = log(2 pi v_t) / 2 - log sum_j exp(-(y - alpha_t c_j)^2 / 2 v_t).
 
     Source: Kingma et al. 2021, arXiv:2107.00630, section 3.3.
-
-    Raises:
-        UserError: by its methods for a space that stretches the cells unequally, and on a
-            two-sided path.
     """
-
-    note: ClassVar[str] = (
-        "a normal around the level, with a decoder of the level, at the model's last time"
-    )
 
     def points(
         self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
@@ -260,11 +231,7 @@ DEQUANTISERS: dict[str, type[Dequantiser]] = {
 
 
 def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
-    """Draw uniform numbers (repeats, B, C, H, W) on the CPU, independent of the device.
-
-    Raises:
-        UserError: for repeats or a seed out of range, or more than ``MAX_NOISE`` numbers.
-    """
+    """Draw uniform numbers (repeats, B, C, H, W) on the CPU, independent of the device."""
     repeats, seed = check_argument(Draws, "repeats", repeats), check_argument(Seed, "seed", seed)
     if repeats * levels.shape.numel() > MAX_NOISE:
         most = MAX_NOISE // levels.shape.numel()
@@ -279,12 +246,7 @@ def noise_for(
     levels: Tensor, dtype: torch.dtype, seed: int, repeats: int = 1, noise: Any = None
 ) -> Tensor:
     """Return noise (K, B, C, H, W) in [0, 1) for levels (B, C, H, W), in ``dtype``: the user's
-    ``noise``, or ``repeats`` draws.
-
-    Raises:
-        UserError: as ``dequantisation_noise``, and for noise of another shape or type, or outside
-            [0, 1).
-    """
+    ``noise``, or ``repeats`` draws."""
     if noise is None:
         noise = dequantisation_noise(repeats, levels, seed)
     noise = as_tensor(noise, "noise")

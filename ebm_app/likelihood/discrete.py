@@ -55,9 +55,6 @@ class DiscreteBound(Estimator):
     ``error`` is the standard error over e, from the differences of (e - e(z_t))^2 at neighbouring
     steps. These differ in their means too, so it is an overestimate. It is NaN for a single step.
 
-    Raises (when called):
-        UserError: for a model other than a diffusers pipeline, and for more steps than it has.
-
     Source: Kingma et al. 2021, arXiv:2107.00630, eqs. 8 and 13.
     """
 
@@ -65,11 +62,7 @@ class DiscreteBound(Estimator):
     variance: Literal["small", "large"] = "large"
     seed: Seed = 0
 
-    note: ClassVar[str] = (
-        "a lower bound by the steps of a diffusers model's scheduler, on the levels themselves"
-    )
     needs: ClassVar[type] = NoiseModel
-    normalised: ClassVar[bool] = True
     error_is_drawn: ClassVar[bool] = True
 
     @torch.no_grad()

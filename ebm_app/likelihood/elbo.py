@@ -123,12 +123,7 @@ class VariationalBound(PointEstimator):
     num_draws: Draws = 1
     seed: Seed = 0
 
-    note: ClassVar[str] = (
-        "a lower bound on the log density of the model's own reversed diffusion, which is "
-        "normalised; averaged over noisy copies of the image"
-    )
     needs: ClassVar[type] = SteinScore
-    normalised: ClassVar[bool] = True
     error_is_drawn: ClassVar[bool] = True
 
     @torch.no_grad()

@@ -20,16 +20,12 @@ class Estimator(ABC):
     """Estimator of the log probability of images; a subclass is a frozen dataclass of settings.
 
     Attributes:
-        note: what it computes, in one sentence for help texts and tables.
         needs: protocol, or class of densities, that a model must implement.
-        normalised: whether the estimated density integrates to 1 for any network.
         error_is_drawn: whether its error comes only from random draws that differ between
             examples, so that the spread over several examples includes it.
     """
 
-    note: ClassVar[str]
     needs: ClassVar[type]
-    normalised: ClassVar[bool]
     error_is_drawn: ClassVar[bool] = False
 
     @classmethod
@@ -48,9 +44,6 @@ class Estimator(ABC):
             levels: (B, C, H, W) integers, the grey levels of ``cells``.
             dequantiser: density q on the cell of a level.
             noise: (K, B, C, H, W) uniform numbers for K draws of the dequantiser.
-
-        Raises:
-            UserError: for a model that does not implement ``needs``.
         """
 
 

@@ -96,12 +96,7 @@ class PathIntegral(PointEstimator):
     num_draws: Draws = 2
     seed: Seed = 0
 
-    note: ClassVar[str] = (
-        "the line integral of time score and Stein score along noisy copies of the image; "
-        "normalised only if both are exact"
-    )
     needs: ClassVar[type] = SteinHeadDensity
-    normalised: ClassVar[bool] = False
 
     @torch.no_grad()
     def __call__(self, model: SteinHeadDensity, x: Tensor, t: float) -> LogDensityEstimate:
@@ -114,7 +109,7 @@ class PathIntegral(PointEstimator):
         values, coarse = components.flatten(2).sum(2), coarse.flatten(2).sum(2)
         error = torch.hypot(error_over_draws(values), (values - coarse).mean(0))
         mean = components.mean(0) if components.shape[2:] == x.shape[1:] else None
-        nfe = self.num_draws * sum(model.score_cost(time) for time in rule.times.tolist())
+        nfe = self.num_draws * len(rule.times) * model.passes
         return LogDensityEstimate(values.mean(0), error, mean, nfe)
 
     @staticmethod

@@ -10,7 +10,7 @@ from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
 from ebm_app.nets.protocols import LogDensityEstimate, NoiseModel, SteinScore, require
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.divergence import probes_for
-from ebm_app.paths.probability_flow import ProbabilityFlow
+from ebm_app.paths.probability_flow import solve_flow
 from ebm_app.paths.schedules import ARC_LENGTH, LOG_SNR
 from ebm_app.utils.fields import Fraction, Probes, Refinements, Seed, Steps, configuration
 from ebm_app.utils.tensors import sum_except_batch
@@ -71,12 +71,7 @@ class ProbabilityFlowDensity(PointEstimator):
     start: Fraction = 1e-4
     seed: Seed = 0
 
-    note: ClassVar[str] = (
-        "the density of the model's own probability-flow ODE, normalised; its divergence is "
-        "estimated with random probes"
-    )
     needs: ClassVar[type] = SteinScore
-    normalised: ClassVar[bool] = True
 
     def __call__(self, model: SteinScore, x: Tensor, t: float) -> LogDensityEstimate:
         model = require(model, SteinScore, "estimator probability_flow")
@@ -94,8 +89,8 @@ class ProbabilityFlowDensity(PointEstimator):
                 nfe += density.score_cost(t) * (1 + len(probes))  # a backward pass per probe
                 return density.score(x, t)
 
-            flow, steps = ProbabilityFlow(score, path, schedule), self.num_steps * 2**level
-            *_, end = flow.solve(points, t, self.start, num_steps=steps, probes=probes)
+            settings = ((t, self.start), "rk4", self.num_steps * 2**level, probes)
+            *_, end = solve_flow(score, path, schedule, points, *settings)
             log_det = end.log_det if self.num_probes else end.log_det.sum(0, keepdim=True)
             return sum_except_batch(path.reference_log_density(end.x)) + log_det, nfe
 

@@ -1,7 +1,7 @@
 """log p_t(x) at a fixed point x: the integral of the time score, or the value of an energy."""
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -10,9 +10,8 @@ from ebm_app.likelihood.estimator import PointEstimator
 from ebm_app.nets.energy_net import EnergyDensity
 from ebm_app.nets.protocols import LogDensityEstimate, TimeScore, require
 from ebm_app.paths import require_one_sided
-from ebm_app.utils.fields import configuration, renamed
+from ebm_app.utils.fields import configuration
 from ebm_app.utils.quadrature import integrate
-from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import sum_except_batch
 
 
@@ -25,22 +24,16 @@ class TimeIntegral(PointEstimator):
             paper's protocol (appendix F.2).
     """
 
-    integrator: renamed(dopri5="rk45") = "quadrature"
+    integrator: Literal["quadrature", "rk45"] = "quadrature"
 
-    note: ClassVar[str] = (
-        "the integral of the time score over time at a fixed image; normalised only if the time "
-        "score is exact"
-    )
     needs: ClassVar[type] = TimeScore
-    normalised: ClassVar[bool] = False
 
     @torch.no_grad()
     def __call__(self, model: TimeScore, x: Tensor, t: float) -> LogDensityEstimate:
         model = require(model, TimeScore, "estimator time_integral")
-        integrator = choose("integrator", self.integrator, ("quadrature", "rk45"))
         reference = require_one_sided(model.path).reference_log_density(x)
         total = sum_except_batch(reference)
-        if integrator == "rk45":
+        if self.integrator == "rk45":
             rate = partial(model.time_score, x)
             ratio = integrate(rate, model.start, t, like=total)
             nfe = ratio.nfe * model.passes
@@ -59,12 +52,7 @@ class EnergyEstimate(PointEstimator):
     offset makes the mean of the bits equal to that of the bound.
     """
 
-    note: ClassVar[str] = (
-        "one evaluation of an energy network, minus its mean difference from the bound on "
-        "validation images; normalised only by that calibration"
-    )
     needs: ClassVar[type] = EnergyDensity
-    normalised: ClassVar[bool] = False
 
     @torch.no_grad()
     def __call__(self, model: EnergyDensity, x: Tensor, t: float) -> LogDensityEstimate:

@@ -9,6 +9,7 @@ Sources: Hutchinson 1989; Grathwohl et al. 2019, FFJORD, arXiv:1810.01367, secti
 
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -40,38 +41,26 @@ def with_divergence(field: Field, x: Tensor, probes: Tensor) -> tuple[Tensor, Te
     return value.detach(), torch.stack(forms).double()
 
 
-def unit_probes(like: Tensor) -> Tensor:
-    """Return the D unit vectors for points ``like`` (B, *), (D, B, *)."""
-    shape, size = like.shape[1:], like[0].numel()
-    unit = torch.eye(size, dtype=like.dtype, device=like.device)
-    return unit.reshape(size, 1, *shape).expand(size, *like.shape)
-
-
 def probes_for(num: int, like: Tensor, seed: int) -> Tensor:
-    """Return ``num`` Rademacher probes (num, B, *) for points ``like`` (B, *), or the unit vectors
-    for 0, over which the estimates sum to the exact divergence."""
-    return rademacher_probes(num, like, seed) if num else unit_probes(like)
-
-
-def rademacher_probes(num: int, like: Tensor, seed: int) -> Tensor:
-    """Draw probes (num, B, *) of +1 and -1 for points ``like`` (B, *), see ``draws_by_point``."""
-    return draws_by_point(
-        lambda shape, generator: torch.randint(2, shape, generator=generator) * 2 - 1,
-        *(num, like, seed),
-    )
+    """Return ``num`` probes (num, B, *) of +1 and -1 for points ``like`` (B, *), see
+    ``draws_by_point``; for 0 the D unit vectors (D, B, *), over which the estimates sum to the
+    exact divergence."""
+    if num:
+        signs = partial(torch.randint, 2)
+        return 2 * draws_by_point(signs, num, like, seed) - 1
+    size = like[0].numel()
+    unit = torch.eye(size, dtype=like.dtype, device=like.device)
+    return unit.reshape(size, 1, *like.shape[1:]).expand(size, *like.shape)
 
 
 def normal_draws(num: int, like: Tensor, seed: int) -> Tensor:
     """Draw standard normal noise (num, B, *) for points ``like``, see ``draws_by_point``."""
-    return draws_by_point(
-        lambda shape, generator: torch.randn(shape, generator=generator), num, like, seed
-    )
+    return draws_by_point(torch.randn, num, like, seed)
 
 
-def draws_by_point(
-    draw: Callable[[tuple[int, ...], torch.Generator], Tensor], num: int, like: Tensor, seed: int
-) -> Tensor:
-    """Return ``num`` draws for each point of ``like`` (B, *): (num, B, *).
+def draws_by_point(draw: Callable[..., Tensor], num: int, like: Tensor, seed: int) -> Tensor:
+    """Return ``num`` draws for each point of ``like`` (B, *): (num, B, *), where ``draw`` takes a
+    shape and a generator.
 
     The generator of a point is seeded by ``seed`` and the bytes of the point in single precision,
     so its draws are the same in every batch and on every process.
@@ -79,5 +68,6 @@ def draws_by_point(
     rows = []
     for point in like.detach().float().cpu():
         checksum = zlib.crc32(point.contiguous().numpy().tobytes())
-        rows.append(draw((num, *point.shape), make_generator("cpu", seed, checksum)))
+        generator = make_generator("cpu", seed, checksum)
+        rows.append(draw((num, *point.shape), generator=generator))
     return torch.stack(rows, 1).to(like)

@@ -36,18 +36,8 @@ class OneSidedPath(GaussianPath):
         return invert(self.log_snr, ratio)
 
     def time_of_ratio(self, noise_to_signal: float) -> float:
-        """Return the time t with sqrt(v_t) / alpha_t = ``noise_to_signal``, which decreases in t.
-
-        Raises:
-            UserError: if no time before 1 has this ratio.
-        """
-        start = torch.zeros((), dtype=torch.float64)
-        largest = (self.variance(start).sqrt() / self.alpha(start)).item()
-        if not 0 < noise_to_signal < largest:
-            raise UserError(
-                f"Expected a noise-to-signal ratio between 0 and {largest:g}, got "
-                f"{noise_to_signal:g}. No time of the path has this ratio."
-            )
+        """Return the time t with sqrt(v_t) / alpha_t = ``noise_to_signal``, which decreases in
+        t."""
         log_snr = math.log(self.c) - 2 * math.log(noise_to_signal)
         return self.log_snr_inverse(torch.tensor(log_snr, dtype=torch.float64)).item()
 
@@ -97,11 +87,8 @@ class OneSidedPath(GaussianPath):
 
 
 def require_one_sided(path: GaussianPath) -> OneSidedPath:
-    """Return ``path`` if it starts from N(0, I).
-
-    Raises:
-        UserError: otherwise, since the reference density of the path is unknown.
-    """
+    """Return ``path`` if it starts from N(0, I); otherwise raise a UserError, since its reference
+    density is unknown."""
     if isinstance(path, OneSidedPath):
         return path
     raise UserError(

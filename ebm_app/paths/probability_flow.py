@@ -10,7 +10,6 @@ arXiv:2206.00364, for Heun's method.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from ebm_app.paths.divergence import with_divergence
 from ebm_app.paths.one_sided import OneSidedPath
-from ebm_app.paths.schedules import ARC_LENGTH, Schedule
-from ebm_app.utils.errors import NumericalError, UserError
+from ebm_app.paths.schedules import Schedule
+from ebm_app.utils.errors import NumericalError
 
 Score = Callable[[Tensor, float], Tensor]
 #: (index among the evenly spaced times of a step, state there) -> d state / d tau
@@ -57,76 +56,59 @@ class FlowState(NamedTuple):
     log_det: Tensor
 
 
-@dataclass(frozen=True)
-class ProbabilityFlow:
-    """The flow of a score (x, t) -> grad_x log p_t(x), with equal steps in a schedule."""
+def solve_flow(
+    score: Score,
+    path: OneSidedPath,
+    schedule: Schedule,
+    x: Tensor,
+    ends: tuple[float, float],
+    solver: str = "rk4",
+    num_steps: int = 20,
+    probes: Tensor | None = None,
+) -> Iterator[FlowState]:
+    """Follow the flow of a score (x, t) -> grad_x log p_t(x), with equal steps in a schedule, and
+    yield the state after each step. The state is kept in float64; the score is evaluated in the
+    dtype of ``x``.
 
-    score: Score
-    path: OneSidedPath
-    schedule: Schedule = ARC_LENGTH
+    Args:
+        x: points at the first time, (B, *).
+        ends: first and last time, in either direction, at which alpha exceeds 0.
+        solver: a key of ``SOLVERS``.
+        probes: probes of the divergence (K, B, *), see ``with_divergence``; None for no estimate.
 
-    def rate(self, x: Tensor, t: float) -> Tensor:
-        """Return dx / d tau at ``x`` (B, *) and time ``t``.
+    Raises:
+        NumericalError: where the flow is not finite.
+    """
+    step, intervals = SOLVERS[solver]
+    times = schedule.times(path, *ends, num_steps * intervals).tolist()
+    first, last = schedule.tau(path, torch.tensor(ends, dtype=torch.float64))
+    h = ((last - first) / num_steps).item()
+    probes = x.new_zeros(0, *x.shape) if probes is None else probes
+    nfe, size = 0, x[0].numel()
+    # Each row holds the values of a point, then its log-determinants.
+    state = torch.cat([x.flatten(1), x.new_zeros(len(x), len(probes))], 1).double()
 
-        Raises:
-            UserError: where alpha_t is 0.
-        """
+    def point(state: Tensor) -> Tensor:
+        return state[:, :size].reshape(x.shape).to(x.dtype)
+
+    def rate_at(t: float, state: Tensor) -> Tensor:
+        nonlocal nfe
+        nfe += 1
         time = torch.tensor(t, dtype=torch.float64)
-        if not self.path.alpha(time) > 0:
-            raise UserError(
-                f"The probability-flow ODE needs alpha > 0, which does not hold at t = {t}. Start "
-                "later."
-            )
-        velocity = self.path.velocity(x, self.score(x, t), time)
-        return velocity / self.schedule.rate(self.path, time).item()
+        slope = schedule.rate(path, time).item()
 
-    def solve(
-        self,
-        x: Tensor,
-        start: float,
-        end: float,
-        solver: str = "rk4",
-        num_steps: int = 20,
-        probes: Tensor | None = None,
-    ) -> Iterator[FlowState]:
-        """Yield the state after each step. The state is kept in float64; the score is evaluated in
-        the dtype of ``x``.
+        def field(y: Tensor) -> Tensor:
+            return path.velocity(y, score(y, t), time) / slope
 
-        Args:
-            x: points at time ``start``, (B, *).
-            start, end: first and last time, in either direction.
-            solver: a key of ``SOLVERS``.
-            probes: probes of the divergence (K, B, *), see ``with_divergence``; None for no
-                estimate.
+        velocity, divergence = with_divergence(field, point(state), probes)
+        return torch.cat([velocity.flatten(1).double(), divergence.T], 1)
 
-        Raises:
-            UserError: for a schedule that is infinite at an end.
-            NumericalError: where the flow is not finite.
-        """
-        step, intervals = SOLVERS[solver]
-        times = self.schedule.times(self.path, start, end, num_steps * intervals).tolist()
-        ends = self.schedule.tau(self.path, torch.tensor([start, end], dtype=torch.float64))
-        h = ((ends[1] - ends[0]) / num_steps).item()
-        probes = x.new_zeros(0, *x.shape) if probes is None else probes
-        nfe, size = 0, x[0].numel()
-        # Each row holds the values of a point, then its log-determinants.
-        state = torch.cat([x.flatten(1), x.new_zeros(len(x), len(probes))], 1).double()
-
-        def point(state: Tensor) -> Tensor:
-            return state[:, :size].reshape(x.shape).to(x.dtype)
-
-        def rate_at(t: float, state: Tensor) -> Tensor:
-            nonlocal nfe
-            nfe += 1
-            velocity, divergence = with_divergence(lambda y: self.rate(y, t), point(state), probes)
-            return torch.cat([velocity.flatten(1).double(), divergence.T], 1)
-
-        for k in range(num_steps):
-            own = times[k * intervals : (k + 1) * intervals + 1]
-            state = step(lambda index, y, own=own: rate_at(own[index], y), state, h)
-            yield FlowState(point(state), k + 1, nfe, state[:, size:].T)
-        if not state.isfinite().all():  # checked once, because a GPU would wait at every check
-            raise NumericalError(
-                f"The probability flow from t = {start} to {end} is not finite. Check that the "
-                "training of the model converged and that the settings are in range."
-            )
+    for k in range(num_steps):
+        own = times[k * intervals : (k + 1) * intervals + 1]
+        state = step(lambda index, y, own=own: rate_at(own[index], y), state, h)
+        yield FlowState(point(state), k + 1, nfe, state[:, size:].T)
+    if not state.isfinite().all():  # checked once, because a GPU would wait at every check
+        raise NumericalError(
+            f"The probability flow from t = {ends[0]} to {ends[1]} is not finite. Check that the "
+            "training of the model converged and that the settings are in range."
+        )

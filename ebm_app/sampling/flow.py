@@ -9,7 +9,7 @@ from torch import Tensor
 from ebm_app.nets.protocols import Marginals, SteinScore
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.divergence import probes_for
-from ebm_app.paths.probability_flow import ProbabilityFlow
+from ebm_app.paths.probability_flow import solve_flow
 from ebm_app.paths.schedules import LOG_SNR
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.utils.fields import NonNegative, Positive, Probes, Steps, configuration
@@ -61,16 +61,16 @@ class PFODESampler(FlowSampler):
     def iterate(
         self, model: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
-        end = end_time(model, START, self.end_variance)
-        flow = ProbabilityFlow(model.score, require_one_sided(model.path), LOG_SNR)
+        path, end = require_one_sided(model.path), end_time(model, START, self.end_variance)
         probes = None if self.num_probes is None else probes_for(self.num_probes, x0, PROBE_SEED)
-        for state in flow.solve(x0, START, end, "heun", self.num_steps, probes):
+        settings = ((START, end), "heun", self.num_steps, probes)
+        for state in solve_flow(model.score, path, LOG_SNR, x0, *settings):
             if state.step < self.num_steps:
                 yield Frame(state.x, state.step, self.num_steps, state.nfe)
         log_density = None
         if self.num_probes is not None:
             log_det = state.log_det.mean(0) if self.num_probes else state.log_det.sum(0)
-            log_density = sum_except_batch(flow.path.reference_log_density(x0)) - log_det
+            log_density = sum_except_batch(path.reference_log_density(x0)) - log_det
         with torch.no_grad():
             x = denoised(model, state.x, model.score(state.x, end), end)
         frame = Frame(x, self.num_steps, self.num_steps, state.nfe + 1)

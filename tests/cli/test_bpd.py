@@ -58,7 +58,7 @@ def test_all_estimators_are_compared(run, tmp_path):
 
 
 def test_estimators_have_their_own_settings(run):
-    runs = ["elbo", "elbo num_nodes=4", "time_integral integrator=dopri5"]
+    runs = ["elbo", "elbo num_nodes=4", "time_integral integrator=rk45"]
     flags = ["--limit", "2", "--repeats", "1", "--estimator_args", "num_nodes=5", "num_draws=2"]
     rows = run("--estimator", *runs, *flags)[0]["estimators"]
     assert [(name, row["nfe"]) for name, row in rows.items()][:2] == [(runs[0], 10), (runs[1], 8)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, generator, normal, z_score
 
-from ebm_app.paths.divergence import normal_draws, rademacher_probes, unit_probes, with_divergence
+from ebm_app.paths.divergence import normal_draws, probes_for, with_divergence
 
 SHAPE = (2, 2, 3)
 MATRIX = normal((12, 12), 9) / 2
@@ -28,7 +28,7 @@ def test_probes_give_quadratic_forms_of_the_jacobian(dtype, tol):
     assert torch.equal(value, field(x)) and value.dtype == dtype and forms.dtype == F64
     assert torch.allclose(forms, torch.einsum("kbi,bij,kbj->kb", z, expected, z), tol, tol)
     traces = expected.diagonal(dim1=1, dim2=2).sum(1)
-    exact = with_divergence(field, x, unit_probes(x))[1].sum(0)
+    exact = with_divergence(field, x, probes_for(0, x, 0))[1].sum(0)
     assert torch.allclose(exact, traces, tol, tol) and traces.std() > 0.1
     assert with_divergence(field, x, probes[:0])[1].shape == (0, 4)
 
@@ -36,7 +36,7 @@ def test_probes_give_quadratic_forms_of_the_jacobian(dtype, tol):
 def test_rademacher_estimate_has_its_mean_and_variance():
     """The variance is (1/2) |A + A^T|^2 off the diagonal."""
     x, trace = normal((3, *SHAPE)), MATRIX.trace()
-    probes = rademacher_probes(4000, x, 0)
+    probes = probes_for(4000, x, 0)
     _, estimates = with_divergence(lambda y: (y.flatten(1) @ MATRIX.T).view_as(y), x, probes)
     off = MATRIX + MATRIX.T - 2 * MATRIX.diag().diag()
     assert torch.equal(probes.abs(), torch.ones_like(probes))
@@ -44,7 +44,7 @@ def test_rademacher_estimate_has_its_mean_and_variance():
     assert z_score((estimates - trace).square(), off.square().sum() / 2) < 4
 
 
-@pytest.mark.parametrize("draw", [rademacher_probes, normal_draws])
+@pytest.mark.parametrize("draw", [probes_for, normal_draws])
 def test_draws_of_a_point_do_not_depend_on_its_batch(draw):
     x, before = normal((60, 1, 4, 4)), torch.random.get_rng_state()
     whole = draw(8, x, 3)
@@ -53,7 +53,7 @@ def test_draws_of_a_point_do_not_depend_on_its_batch(draw):
     assert torch.equal(draw(8, x[2:3], 3), whole[:, 2:3])
     assert torch.equal(before, torch.random.get_rng_state())
     assert z_score(whole.flatten()[:, None]) < 4
-    assert z_score(whole.flatten()[:, None].square() - 1) < 4 or draw is rademacher_probes
+    assert z_score(whole.flatten()[:, None].square() - 1) < 4 or draw is probes_for
     others = [draw(8, x[:1], seed)[:, 0] for seed in (4, 5, 3 + 2**32)]
     rows = torch.stack([*whole.transpose(0, 1), *others]).flatten(1)
     correlations = torch.corrcoef(rows)[torch.triu_indices(len(rows), len(rows), 1).unbind()]

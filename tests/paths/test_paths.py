@@ -154,5 +154,3 @@ def test_invalid_arguments_raise_user_errors():
         error_of(LinearVPPath, c=c)
     error_of(SchrodingerBridgePath, sigma=-0.1)
     error_of(require_one_sided, SchrodingerBridgePath())
-    for ratio in (0.0, 1e3):
-        error_of(VPPath().time_of_ratio, ratio)
