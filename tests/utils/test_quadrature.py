@@ -86,20 +86,8 @@ def test_integral_matches_the_antiderivative(name):
     assert all(min(start, end) <= t <= max(start, end) for t in times)
 
 
-def test_tolerance_is_met_and_reported():
-    errors, counts = [], []
-    for tol in (1e-3, 1e-6, 1e-9):
-        result = integrate(lambda t: (SCALES * t).cos() * 50, 0.0, 3.0, SCALES, tol, tol)
-        exact = (3 * SCALES).sin() / SCALES * 50
-        torch.testing.assert_close(result.error, tol + tol * result.value.abs())
-        errors.append(((result.value - exact).abs() / result.error).max().item())
-        counts.append(result.nfe)
-    assert max(errors) < 10 and counts == sorted(set(counts))
-
-
 FAILURES = {
     "infinite at the start": (lambda t: SCALES / t, "not finite at t = 0.0"),
-    "not a number later": (lambda t: SCALES * (0.4 - t).sqrt(), "not finite at t = 0."),
     "singular inside": (lambda t: SCALES / (t - 1 / math.pi).abs(), "Loosen the tol"),
     "noise": (lambda t: SCALES * torch.frac(1e9 * t.sin()), "600 evaluations"),
 }
