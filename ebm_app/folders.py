@@ -23,10 +23,11 @@ CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 HASHES_FILE = "training_images.safetensors"
 #: Folder of the amortised likelihood in that of a model
 AMORTISED_FOLDER = "amortised"
-#: Index of a diffusers pipeline, and patterns of the files that are downloaded.
+#: Index of a diffusers pipeline
 PIPELINE_FILE = "model_index.json"
-PIPELINE_FILES = [PIPELINE_FILE, "unet/*.json", "unet/*.safetensors", "scheduler/*.json"]
-PIPELINE_FILES += ["scheduler_config.json", "diffusion_pytorch_model*.safetensors"]
+#: Patterns of the files that are downloaded
+DOWNLOADED = ["*.json", WEIGHTS_FILE, HASHES_FILE, f"{AMORTISED_FOLDER}/{WEIGHTS_FILE}"]
+DOWNLOADED += ["unet/*.safetensors", "diffusion_pytorch_model*.safetensors"]
 #: Key of the configuration's digest in the metadata of a weights file
 DIGEST = "config_sha256"
 #: Dtypes of weights, as safetensors names them.
@@ -151,10 +152,8 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
 def _download(repository: str) -> Path:
     from huggingface_hub import snapshot_download  # network code, imported only when used
 
-    amortised = [f"{AMORTISED_FOLDER}/{name}" for name in (CONFIG_FILE, WEIGHTS_FILE)]
-    patterns = [CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, *amortised, *PIPELINE_FILES]
     try:
-        return Path(snapshot_download(repository, allow_patterns=patterns))
+        return Path(snapshot_download(repository, allow_patterns=DOWNLOADED))
     except Exception as error:
         raise UserError(
             f"No folder '{shorten(repository)}', and the hub has no model of that id: "

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ebm_app.data.sources import read_dataset
 from ebm_app.data.splits import SPLITS, Labelled
-from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.errors import UserError
 
 #: Sizes of the splits of the 1,797 digits, permuted by ``numpy.random.RandomState(0)``
 DIGITS_SPLITS = (1400, 100, 297)
@@ -49,7 +49,7 @@ class Source:
                 raise ValueError("expected one label per image")
         except Exception as error:  # torchvision raises many exception types
             raise UserError(
-                f"Cannot read {self.name} in '{root}' ({shorten(error)}). Copy its files there, "
+                f"Cannot read {self.name} in '{root}' ({error}). Copy its files there, "
                 "uncompressed in torchvision's layout, change --data_root, or add --download."
             ) from error
         end = len(train) - min(self.max_validation, len(train) // 6)

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ from ebm_app.utils.tensors import expand_like
 
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")
 SCHEDULERS = ("DDPMScheduler", "DDIMScheduler", "EulerDiscreteScheduler")
-UNET, SCHEDULER = "unet", "scheduler"
 #: Folders of networks, the first that exists is read
-UNETS = ("unet_ema", UNET)
+UNETS = ("unet_ema", "unet")
 #: abar by which ``EulerDiscreteScheduler`` replaces the 0 of a zero terminal signal-to-noise ratio
 NO_SIGNAL = 2.0**-24
 #: (x, output of the network, a, s) -> noise e in x = a x1 + s e, by prediction type
@@ -128,7 +127,7 @@ def read_pipeline(source: Any, num_levels: int) -> tuple[DiffusionDensity, EBMCo
     elif isinstance(source, tuple) and len(source) == 2:
         net, scheduler = source
     elif isinstance(source, diffusers.DiffusionPipeline):
-        _check_parts(type(source).__name__, source.components)
+        _check_kind(type(source).__name__, PIPELINES)
         net, scheduler = source.unet, source.scheduler
     else:
         raise UserError(
@@ -140,23 +139,20 @@ def read_pipeline(source: Any, num_levels: int) -> tuple[DiffusionDensity, EBMCo
     return DiffusionDensity(model), EBMConfig("diffusers", image_shape, num_levels, **settings)
 
 
-def _check_parts(kind: str, parts: Iterable[str]) -> None:
-    others = sorted(shorten(part) for part in set(parts) - {UNET, SCHEDULER})
-    if kind not in PIPELINES or others:
-        more = f" with {', '.join(others)}" if others else ""
-        raise UserError(
-            f"A {shorten(kind)}{more} is not supported. Use a pipeline in pixel space, "
-            f"{' or '.join(PIPELINES)}."
-        )
+def _check_kind(kind: str, supported: Sequence[str]) -> None:
+    if kind not in supported:
+        raise UserError(f"A {shorten(kind)} is not supported. Use one of {', '.join(supported)}.")
 
 
 def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     if (folder / PIPELINE_FILE).is_file():
-        index = read_json(folder / PIPELINE_FILE)
-        _check_parts(index.get("_class_name"), (key for key in index if key[0] != "_"))
-    record, unet = read_json(_scheduler_file(folder)), _network_folder(folder)
+        _check_kind(read_json(folder / PIPELINE_FILE).get("_class_name"), PIPELINES)
+    record = read_json(_scheduler_file(folder))
     kind = record.get("_class_name")
-    _check_scheduler(kind)
+    _check_kind(kind, SCHEDULERS)
+    # the averaged weights of a checkpoint, those of a pipeline, or the flat layout
+    places = (folder / name for name in UNETS)
+    unet = next((place for place in places if (place / CONFIG_FILE).is_file()), folder)
     options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
     try:
         scheduler = getattr(diffusers, kind).from_config(record)
@@ -172,21 +168,12 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     return net, scheduler
 
 
-def _network_folder(folder: Path) -> Path:
-    """Return the folder of the network: that of the averaged weights in a checkpoint, ``unet``, or
-    the folder itself in the flat layout of early models."""
-    for name in (*UNETS, "."):
-        if (folder / name / CONFIG_FILE).is_file():
-            return folder / name
-    raise UserError(f"{folder} has no network: {'/, '.join(UNETS)}/ or {CONFIG_FILE}.")
-
-
 def _scheduler_file(folder: Path) -> Path:
     """Return the configuration of the scheduler, which a checkpoint ``checkpoint-N`` of a training
     script leaves to the folder of the run."""
     above = 2 if folder.name in UNETS else 1 if folder.name.startswith("checkpoint-") else 0
     for base in [folder, *folder.absolute().parents[:above]]:
-        for name in (f"{SCHEDULER}/scheduler_config.json", "scheduler_config.json"):
+        for name in ("scheduler/scheduler_config.json", "scheduler_config.json"):
             if (base / name).is_file():
                 return base / name
     raise UserError(
@@ -195,18 +182,11 @@ def _scheduler_file(folder: Path) -> Path:
     )
 
 
-def _check_scheduler(kind: str) -> None:
-    if kind not in SCHEDULERS:
-        raise UserError(f"A {shorten(kind)} is not supported. Use one of {', '.join(SCHEDULERS)}.")
-
-
 def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int]]:
-    _check_scheduler(type(scheduler).__name__)
+    _check_kind(type(scheduler).__name__, SCHEDULERS)
     if not isinstance(net, diffusers.UNet2DModel):
         raise UserError(f"Expected a UNet2DModel, got a {type(net).__name__}.")
     config, channels = net.config, net.config.in_channels
-    if scheduler.config.get("timestep_type", "discrete") != "discrete":
-        raise UserError("The scheduler has continuous timesteps. Use timestep_type discrete.")
     if config.time_embedding_type != "positional":
         raise UserError(
             f"The time embedding of the network is {config.time_embedding_type}, which does not "

@@ -232,7 +232,6 @@ def test_unsupported_pipelines_are_reported(folder):
     with pytest.warns(UserWarning, match="variance .* is ignored"):
         EBM.from_diffusers((UNet2DModel(8, 1, 2, **BLOCKS), scheduler))
     for name, change, message in (
-        (PIPELINE_FILE, {"vqvae": ["diffusers", "Other"]}, "vqvae is not supported"),
         (PIPELINE_FILE, {"_class_name": "KarrasVePipeline"}, "KarrasVePipeline is not"),
         ("scheduler/scheduler_config.json", {"num_train_timesteps": 2**64}, ""),
         ("unet/config.json", {"act_fn": 0.5}, ""),
