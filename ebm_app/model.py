@@ -184,14 +184,6 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
 
 def switch_time(config: EBMConfig, path: GaussianPath) -> float:
     """Return the time input of the network at which the early network ends."""
-    path, max_log_snr = require_one_sided(path), config.early.max_log_snr
-    interval = path.interval(config.eps)
-    ends = torch.tensor(interval, dtype=torch.float64, device="cpu")
-    low, high = path.log_snr(ends).tolist()
-    if not low < max_log_snr < high:
-        raise UserError(
-            f"early.max_log_snr is {max_log_snr:g}, outside the range of the path, {low:g} to "
-            f"{high:g}."
-        )
-    time = path.log_snr_inverse(torch.tensor([max_log_snr], dtype=torch.float64, device="cpu"))
-    return TIME_INPUTS[config.time_input](path, interval, time).item()
+    end = torch.tensor([config.early.max_log_snr], dtype=torch.float64, device="cpu")
+    time = require_one_sided(path).log_snr_inverse(end)
+    return TIME_INPUTS[config.time_input](path, path.interval(config.eps), time).item()
