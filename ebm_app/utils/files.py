@@ -120,14 +120,13 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
         return load_file(path)
 
 
-def read_header(path: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], dict[str, str]]:
-    """Read the header of a safetensors file: the dtype, such as "F32", and the shape of each
-    tensor by name, and the metadata."""
+def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """Read the header of a safetensors file: the shape of each tensor by name, and the
+    metadata."""
     open_file(path).close()
     with report_damage(path), safe_open(path, "np") as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}
-        info = {name: (x.get_dtype(), tuple(x.get_shape())) for name, x in slices.items()}
-        return info, file.metadata() or {}
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+        return shapes, file.metadata() or {}
 
 
 def write_tensors(
