@@ -8,9 +8,6 @@ import torch
 from conftest import GREY, error_of
 from PIL import Image
 
-from ebm_app import EBM
-from ebm_app.anomaly import AnomalyDetector
-from ebm_app.completion import iterate_completion
 from ebm_app.config import EBMConfig
 from ebm_app.data.levels import to_display
 from ebm_app.data.pictures import convert_image, to_pil, to_pixels, to_uint8
@@ -69,17 +66,3 @@ def test_folders_are_converted_only_if_allowed(tmp_path):
     assert data.train.shape[1:] == (1, 8, 8) and data.num_levels == 17 and data.train.max() < 17
     own = images_for(EBMConfig(name, (3, 8, 8), 256), name)  # as by --resolution 8
     assert own.image_shape == (3, 8, 8)
-
-
-@pytest.mark.parametrize(
-    "images",
-    [torch.zeros(2, 1, 16, 16), torch.zeros(2, 3, 8, 8), torch.full((2, 1, 8, 8), 0.3)],
-    ids=["size", "channels", "levels"],
-)
-def test_python_interfaces_refuse_other_images(images):
-    ebm, known = EBM.from_pretrained("digits"), torch.zeros(8, 8, dtype=torch.bool)
-    detector = AnomalyDetector("digits")
-    calls = [ebm.log_prob, ebm.likelihood, ebm.classify, detector.examine, detector.fit]
-    for call in calls:
-        assert "8" in error_of(call, images) or "levels" in error_of(call, images)
-    error_of(lambda: next(iterate_completion(ebm, images, known)))
