@@ -63,7 +63,7 @@ class LazyImages:
         read: decodes an image by its index, or copies it from a decoded copy.
         rows: indices of the images.
         shape: (C, H, W).
-        hashes: hashes of the images by index, see ``content_hash``.
+        hashes: hashes of these images (N,), int64, see ``content_hash``.
     """
 
     dtype, device, ndim = torch.uint8, torch.device("cpu"), 4
@@ -72,21 +72,16 @@ class LazyImages:
         self, read: Read, rows: Tensor, shape: tuple[int, int, int], hashes: Tensor
     ) -> None:
         self.read, self.rows, self.shape = read, rows, torch.Size([len(rows), *shape])
-        self.all_hashes = hashes
+        self.hashes = hashes
         self.pool: ThreadPoolExecutor | None = None
         self.pending: tuple[Tensor, list[Future[Tensor]]] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def hashes(self) -> Tensor:
-        """Hashes of the images, int64 (N,)."""
-        return self.all_hashes[self.rows]
-
     def select(self, rows: Tensor | slice) -> LazyImages:
         """Return some of the images without decoding them."""
-        return LazyImages(self.read, self.rows[rows], tuple(self.shape[1:]), self.all_hashes)
+        return LazyImages(self.read, self.rows[rows], tuple(self.shape[1:]), self.hashes[rows])
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor | LazyImages:
         if isinstance(rows, slice):
