@@ -65,7 +65,7 @@ class EBM(DensityModel):
         Args:
             pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; its folder or hub id, or a checkpoint
                 of its training, of which only safetensors are read; or a pair of a ``UNet2DModel``
-                and its scheduler. The network is set to evaluation mode.
+                and its scheduler. The network keeps its training mode.
             num_levels: grey levels L of the training images; the network sees level k as
                 2 k / (L - 1) - 1.
 

@@ -150,6 +150,12 @@ class PretrainedModel(nn.Module):
                 or version of model.
         """
         folder = find_folder(name_or_path)
+        try:
+            device = torch.empty(0, device=device).device
+        except (RuntimeError, TypeError, ValueError, AssertionError):
+            raise UserError(
+                f"Unknown device {shorten(repr(device))}. Use cpu, or cuda if available."
+            ) from None
         config = read_config(cls.config_class, folder, cls.kind)
         if not allow_edited_config:
             check_digest(folder)

@@ -67,6 +67,16 @@ def test_invalid_images_raise_a_user_error(ebm, flow, images):
     error_of(two_sample_test, ebm, images, IMAGES)
 
 
+def test_invalid_settings_raise_a_user_error(ebm):
+    for settings in ({"num_images": 0}, {"seed": -1}, {"guidance": -1}, {"labels": 3}, {"a": 1}):
+        error_of(ebm.sample, **{"num_images": 1, **settings})
+    for settings in ({"repeats": 0}, {"estimator": "v"}, {"num_nodes": 0.5}, {"batch_size": 0}):
+        error_of(ebm.likelihood, IMAGES, **settings)
+    for x in (IMAGES[0], IMAGES.long(), IMAGES[:0]):
+        error_of(ebm.energy, x)
+    assert "gpu" in error_of(EBM.from_pretrained, "digits", device="gpu")
+
+
 def test_numbers_of_any_type_are_equal(ebm, flow):
     for model, seed in ((ebm, np.int64(3)), (flow, torch.tensor(3))):
         assert torch.equal(bits(model, seed=seed), bits(model, seed=3))

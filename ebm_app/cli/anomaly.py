@@ -50,7 +50,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     import torch
 
     from ebm_app.anomaly import AnomalyDetector
-    from ebm_app.data.folder import find_images
     from ebm_app.data.pictures import convert_image, read_image
     from ebm_app.utils.processes import resolve_device
 
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.fit:
         return fit(detector, args)
     threshold, config = detector.threshold(args.false_alarm_rate), detector.model.config
-    (files, _), allowed = find_images(args.folder), args.conversions()
+    files, allowed = list_images(args.folder), args.conversions()
     levels = [convert_image(read_image(file), str(file), config, allowed) for file in files]
     result = detector.examine(torch.stack(levels))
     is_unusual = (result.score < threshold).tolist()

@@ -55,13 +55,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     check_estimators([args.estimator] if args.estimator else [])
     # slow to import, and not needed for --help
-    from ebm_app.data.folder import find_images
     from ebm_app.data.pictures import convert_image, read_image
     from ebm_app.ebm import EBM
     from ebm_app.utils.processes import resolve_device
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    files, _ = find_images(args.folder)
+    files = list_images(args.folder)
     rows, num_bad, allowed = [], 0, args.conversions()
     for begin in tqdm(range(0, len(files), args.batch_size), desc="score"):
         images = {}
@@ -90,6 +89,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "bits_per_dim": sum(row[3] for row in rows) / len(rows),
         "trained_on": None if ebm.training_hashes is None else len(trained_on),
     }
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Return the images below a folder. Print notes about links to folders as warnings."""
+    from ebm_app.data.folder import find_images  # slow to import
+
+    files, _, notes = find_images(folder)
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
+    return files
 
 
 def name_of(file: Path, folder: Path) -> str:

@@ -23,6 +23,8 @@ SYSTEM = ("__MACOSX", "@eaDir")
 #: Name of a folder, in lower case -> its split
 SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 SPLIT_NAMES |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
+#: Names of folders of images, and of folders beside them that hold their labels as images
+IMAGES, MASKS = {"images", "image", "imgs"}, {"masks", "mask", "labels", "annotations"}
 
 
 def read_folder(
@@ -46,12 +48,12 @@ def read_folder(
 
     Raises:
         UserError: for a missing folder, too few images, an image that cannot be used, several
-            folders of one split, and images outside of the splits.
+            folders of one split, images outside of the splits, and images beside masks.
     """
     folder = Path(path).expanduser()
     if not os.path.isdir(folder):
         raise UserError(f"There is no folder '{folder}'. Check the path after 'folder:'.")
-    files, skipped = find_images(folder)
+    files, skipped, notes = find_images(folder)
     bad = unreadable(files) if skip_bad else set()
     files = [file for file in files if file not in bad]
     if len(files) < MIN_IMAGES:
@@ -75,15 +77,15 @@ def read_folder(
         "files": len(files),
         "skipped": skipped,
         "bad": sorted(str(file.relative_to(folder)) for file in bad),
-        "notes": [],
+        "notes": notes,
     }
     labels, classes = None, Counter("/".join(parent) for parent in parents)
     if len(depths) > 1:
         one, other, *_ = depths.values()
-        report["notes"] = [
+        notes.append(
             f"Images lie at several depths, such as '{one}' and '{other}', so their folders are "
             "not classes."
-        ]
+        )
     elif set(depths) == {1} and len(classes) > 1:
         report["classes"] = dict(sorted(classes.items()))
         number = {name: label for label, name in enumerate(report["classes"])}
@@ -100,29 +102,40 @@ def read_folder(
     return found, report
 
 
-def find_images(folder: Path) -> tuple[list[Path], dict[str, int]]:
-    """Return the image files below a folder, sorted by their relative path, and the number of
-    other files by suffix, of hidden files and folders, and of links to folders."""
+def find_images(folder: Path) -> tuple[list[Path], dict[str, int], list[str]]:
+    """Return the image files below a folder, sorted by their relative path; the number of other
+    files by suffix, and of hidden files and folders; and notes about links to folders."""
 
     def fail(error: OSError) -> NoReturn:
         raise UserError(f"Cannot list the folder '{error.filename}': {error.strerror}.")
 
-    files, skipped = [], Counter()
+    files, skipped, notes = [], Counter(), []
     for root, folders, names in os.walk(folder, onerror=fail):
         for name in [*folders, *names]:
             path = Path(root, name)
             suffix = path.suffix.lower() or "without suffix"
             if name.startswith(".") or name in SYSTEM:
                 skipped["hidden"] += 1
+            elif name in folders and path.is_symlink():
+                notes.append(
+                    f"The link '{path.relative_to(folder)}' to a folder is not followed. Copy the "
+                    "folder, if its images are data."
+                )
             elif name in folders:
-                skipped["link to a folder"] += path.is_symlink()
+                continue
             elif suffix in EXTENSIONS:
                 files.append(path)
             else:
                 skipped[suffix] += 1
         folders[:] = [name for name in folders if name[0] != "." and name not in SYSTEM]
     files.sort(key=lambda path: path.relative_to(folder).as_posix())
-    return files, {kind: num for kind, num in sorted(skipped.items()) if num}
+    parents = {part.lower() for file in files for part in file.relative_to(folder).parts[:-1]}
+    if parents & IMAGES and parents & MASKS:
+        raise UserError(
+            f"'{folder}' holds images beside the folder {min(parents & MASKS)}. Move it elsewhere, "
+            "or give the folder of the images."
+        )
+    return files, dict(sorted(skipped.items())), notes
 
 
 def splits_of(names: list[Path]) -> list[str] | None:

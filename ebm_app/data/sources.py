@@ -82,7 +82,13 @@ def as_images(images: Any) -> Labelled:
         return read_dataset(images)
     if isinstance(images, Tensor | np.ndarray):
         return Labelled(channels_first(as_tensor(images, "images")))
-    first = images[0] if len(images) else None
+    try:
+        first = images[0] if len(images) else None
+    except (LookupError, TypeError) as error:
+        raise UserError(
+            "images: expected a tensor, an array, a list or a data set "
+            f"({shorten(repr(error))} at index 0)."
+        ) from None
     is_pair = isinstance(first, tuple) and len(first) == 2
     if not (isinstance(first, Image.Image) or is_pair or not isinstance(images, Sequence)):
         return Labelled(channels_first(as_tensor(images, "images")))
@@ -99,10 +105,16 @@ def as_images(images: Any) -> Labelled:
 
 
 def channels_first(images: Tensor) -> Tensor:
-    """Return images (N, C, H, W); images (N, H, W, C) are permuted if they are not (N, C, H, W).
+    """Return images (N, C, H, W); channels-last images are permuted if they are unambiguous.
 
     >>> channels_first(torch.zeros(2, 8, 8, 3)).shape
     torch.Size([2, 3, 8, 8])
     """
-    is_last = images.ndim == 4 and images.shape[3] in COLOURS and images.shape[1] not in COLOURS
-    return images.permute(0, 3, 1, 2) if is_last else images
+    if images.ndim != 4 or images.shape[3] not in COLOURS or len(set(images.shape[1:])) == 1:
+        return images
+    if images.shape[1] in COLOURS:
+        raise UserError(
+            f"Images of shape {tuple(images.shape)} may have channels first or last. Give "
+            "(N, C, H, W) with a width other than 1 and 3."
+        )
+    return images.permute(0, 3, 1, 2)

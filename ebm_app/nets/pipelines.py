@@ -2,9 +2,10 @@
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import diffusers
 import torch
@@ -23,6 +24,7 @@ from ebm_app.utils.tensors import expand_like
 
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")
 SCHEDULERS = ("DDPMScheduler", "DDIMScheduler", "EulerDiscreteScheduler")
+WEIGHTS = "diffusion_pytorch_model"
 #: Folders of networks, the first that exists is read
 UNETS = ("unet_ema", "unet")
 #: abar by which ``EulerDiscreteScheduler`` replaces the 0 of a zero terminal signal-to-noise ratio
@@ -52,7 +54,7 @@ class PipelineModel(nn.Module):
 
     Args:
         net: (x (B, C, H, W), step (B,)) -> an object with the prediction in the first C channels
-            of ``sample``. It is used without a copy.
+            of ``sample``. It is used without a copy, in evaluation mode.
         abar: (N,), the scheduler's ``alphas_cumprod``.
         prediction: a key of ``NOISE_OF``.
         channels: C.
@@ -84,9 +86,28 @@ class PipelineModel(nn.Module):
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """Return the noise predicted in x (B, C, H, W) at t (B,) float64: (B, C, H, W)."""
         step = self.step(t).to(x.dtype)
-        out = self.net(x, step).sample[:, : self.channels].to(x.dtype)
+        with evaluating(self.net):
+            out = self.net(x, step).sample[:, : self.channels].to(x.dtype)
         alpha, sigma = self.path.alpha(t), self.path.variance(t).sqrt()
         return self.noise_of(x, out, expand_like(alpha, x), expand_like(sigma, x))
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of this module, not of the caller's network."""
+        self.training = mode
+        return self
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Set a network to evaluation while the context is open, and restore the mode of each of its
+    modules."""
+    training = [module for module in net.modules() if module.training]
+    try:
+        net.eval()
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class DiffusionDensity(PathDensity):
@@ -154,6 +175,7 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     places = (folder / name for name in UNETS)
     unet = next((place for place in places if (place / CONFIG_FILE).is_file()), folder)
     options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
+    options["variant"] = _variant(unet)
     try:
         scheduler = getattr(diffusers, kind).from_config(record)
         with initial_weights(0):  # leaves the global random state unchanged
@@ -166,6 +188,18 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
             f"{shorten(wrong[0])}. Save the pipeline again."
         )
     return net, scheduler
+
+
+def _variant(unet: Path) -> str | None:
+    """Return the variant of the weights in a folder, such as fp16, or None."""
+    files = sorted(file.name for file in unet.glob(f"{WEIGHTS}*.safetensors"))
+    if not files:
+        raise UserError(
+            f"{unet} has no {WEIGHTS}.safetensors. Other weights are pickled and not read. Load "
+            "them in diffusers and call save_pretrained, which writes safetensors."
+        )
+    names = [name.removeprefix(WEIGHTS).split(".")[1] for name in files]
+    return None if "safetensors" in names else names[0]
 
 
 def _scheduler_file(folder: Path) -> Path:
@@ -187,6 +221,8 @@ def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int
     if not isinstance(net, diffusers.UNet2DModel):
         raise UserError(f"Expected a UNet2DModel, got a {type(net).__name__}.")
     config, channels = net.config, net.config.in_channels
+    if scheduler.config.get("timestep_type", "discrete") != "discrete":
+        raise UserError("The scheduler has continuous timesteps. Use timestep_type discrete.")
     if config.time_embedding_type != "positional":
         raise UserError(
             f"The time embedding of the network is {config.time_embedding_type}, which does not "

@@ -27,6 +27,13 @@ PR_SET_PDEATHSIG = 1
 LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 
 
+#: Measured on a core with AVX2: 15.5 s for a step of 32 images of 28x28, 2.1 s in float32
+EMULATED = (
+    "This processor emulates bfloat16, which makes a training step about 7 times slower. Use "
+    "--mixed_precision no."
+)
+
+
 def resolve_device(name: str) -> str:
     """Return "cpu" or "cuda" for the device "auto", "cpu" or "cuda"."""
     if choose("device", name, ("auto", "cpu", "cuda")) == "auto":
@@ -49,11 +56,13 @@ def resolve_precision(name: str, device: str) -> str:
 
     "auto" is the precision of accelerate's configuration, which ``accelerate launch`` passes in
     the environment, if that is "bf16" or "fp16". Otherwise it is "bf16" where the device supports
-    it, and "no" (float32) elsewhere.
+    it, and "no" (float32) elsewhere. Asking for bf16 where it is emulated prints a warning.
     """
     if name == "auto":
         configured = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
         name = configured if configured != "no" else "bf16" if has_bfloat16(device) else "no"
+    if name == "bf16" and not has_bfloat16(device):
+        print(f"warning: {EMULATED}", file=sys.stderr)
     return name
 
 

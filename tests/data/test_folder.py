@@ -124,7 +124,10 @@ def test_unclear_folders_are_reported(tmp_path):
     (tmp_path / "one" / "cat").symlink_to(tmp_path / "linked")
     data = load_folder(tmp_path / "one")
     assert data.labels is None and sum(map(len, data.names)) == 60
-    assert "several depths" in data.describe() and "1 link" in data.describe()
+    assert "several depths" in data.describe() and "link 'cat'" in data.describe()
+    fill(tmp_path / "two" / "images", 30)
+    fill(tmp_path / "two" / "masks", 30, seed=50)
+    assert "masks" in error_of(load_folder, tmp_path / "two")
 
 
 def test_bad_files_are_skipped_on_request(tmp_path):
@@ -133,6 +136,15 @@ def test_bad_files_are_skipped_on_request(tmp_path):
     data = load_images(f"folder:{tmp_path}", skip_bad=True)
     assert sum(map(len, data.names)) == 30 and data.report["bad"] == ["bad.png"]
     assert "bad.png" in data.describe()
+
+
+def test_cmyk_is_converted_to_rgb(tmp_path):
+    fill(tmp_path, 30, channels=3)
+    image = Image.new("CMYK", (6, 5), (0, 255, 255, 0))
+    image.save(tmp_path / "zz.jpg", quality=100)
+    everything = all_images(tmp_path).int()
+    red = torch.tensor([255, 0, 0]).view(3, 1, 1)
+    assert ((everything - red).abs() < 8).flatten(1).all(1).sum() == 1
 
 
 @pytest.mark.parametrize("splits", [("train", "validation", "test"), ("",)])

@@ -86,6 +86,7 @@ def test_training_from_disk_equals_training_from_memory(monkeypatch, tmp_path, i
     assert equal_tensors(*map(weights_of, runs.values()))
 
 
-def test_mixed_sizes_are_a_user_error():
-    mixed = [*PICTURES[:3], PICTURES[0].resize((4, 8))]
+def test_ambiguous_and_mixed_shapes_are_user_errors():
+    both, mixed = np.zeros((4, 3, 8, 3), np.uint8), [*PICTURES[:3], PICTURES[0].resize((4, 8))]
+    assert "channels first or last" in error_of(as_images, both)
     assert "'image 3' is 4x8" in error_of(as_images, mixed)

@@ -200,6 +200,13 @@ def flat(folder, root):
     return root
 
 
+def half_precision(folder, root):
+    shutil.copytree(folder, root)
+    weights = root / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.rename(weights.with_suffix(".fp16.safetensors"))
+    return root
+
+
 def checkpoint(folder, root):
     """A checkpoint of the training script, below the folder of the pipeline."""
     shutil.copytree(folder, root)
@@ -208,7 +215,7 @@ def checkpoint(folder, root):
     return root / "checkpoint-5"
 
 
-@pytest.mark.parametrize("layout", [flat, checkpoint])
+@pytest.mark.parametrize("layout", [flat, half_precision, checkpoint])
 def test_layouts_of_diffusers_are_read(folder, tmp_path, layout):
     place, image = layout(folder, tmp_path / "other"), torch.zeros(1, 1, 8, 8)
     expected = EBM.from_pretrained(folder).likelihood(image, "discrete").log_prob
@@ -216,6 +223,24 @@ def test_layouts_of_diffusers_are_read(folder, tmp_path, layout):
     for each in (place, *inner):
         ebm = EBM.from_pretrained(each)
         assert torch.equal(ebm.likelihood(image, "discrete").log_prob, expected)
+
+
+def test_pickled_weights_are_refused_with_the_remedy(folder):
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.rename(weights.with_suffix(".bin"))
+    message = error_of(EBM.from_pretrained, folder)
+    assert "pickled" in message and "save_pretrained" in message
+
+
+def test_network_of_the_caller_keeps_its_mode():
+    net = UNet2DModel(8, 1, 1, dropout=0.5, **BLOCKS).train()
+    net.mid_block.eval()
+    modes = [module.training for module in net.modules()]
+    ebm, state = EBM.from_diffusers((net, DDPMScheduler())), torch.random.get_rng_state()
+    bits = [ebm.likelihood(torch.zeros(1, 1, 8, 8), num_nodes=3).log_prob for _ in range(2)]
+    assert torch.equal(*bits)  # without dropout
+    assert modes == [module.training for module in net.modules()]
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_unsupported_pipelines_are_reported(folder):
@@ -241,4 +266,4 @@ def test_unsupported_pipelines_are_reported(folder):
         assert message in error_of(EBM.from_pretrained, folder)
         (folder / name).write_text(whole)
     (folder / "unet" / "diffusion_pytorch_model.safetensors").unlink()
-    assert "diffusion_pytorch_model.safetensors" in error_of(EBM.from_pretrained, folder)
+    assert "no diffusion_pytorch_model.safetensors" in error_of(EBM.from_pretrained, folder)
