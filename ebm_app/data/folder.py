@@ -132,8 +132,8 @@ def find_images(folder: Path) -> tuple[list[Path], dict[str, int], list[str]]:
     parents = {part.lower() for file in files for part in file.relative_to(folder).parts[:-1]}
     if parents & IMAGES and parents & MASKS:
         raise UserError(
-            f"'{folder}' holds images beside the folder {min(parents & MASKS)}. Move it elsewhere, "
-            "or give the folder of the images."
+            f"'{folder}' holds images beside the folder {min(parents & MASKS)}. Move it "
+            "elsewhere, or give the folder of the images."
         )
     return files, dict(sorted(skipped.items())), notes
 

@@ -9,6 +9,8 @@ import sys
 import pytest
 from conftest import ROOT, TINY, call, load_script
 
+from ebm_app.utils.errors import user_message
+
 #: Script -> flags of a short run
 SCRIPTS = {
     "evaluate/bpd.py": ["{model}", "--limit", "2", "--repeats", "1"],
@@ -67,3 +69,8 @@ def test_error_of_a_full_disk_names_the_checkpoint(tmp_path, image_folder):
     assert result.returncode == 2 and "Traceback" not in result.stderr
     last = result.stderr.splitlines()[-1]
     assert "File too large" in last and ".safetensors" in last
+
+
+def test_import_without_memory_is_reported():
+    error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    assert user_message(error).startswith("Out of memory")
