@@ -20,7 +20,7 @@ from ebm_app.cli.command_line import (
     Positional,
     parse,
 )
-from ebm_app.cli.score import name_of, write_rows
+from ebm_app.cli.score import list_images, name_of, write_rows
 from ebm_app.folders import find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Count, Fraction, configuration, setting

@@ -25,8 +25,6 @@ SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_M
 PR_SET_PDEATHSIG = 1
 #: Variables that torchrun and accelerate launch set for their processes
 LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
-
-
 #: Measured on a core with AVX2: 15.5 s for a step of 32 images of 28x28, 2.1 s in float32
 EMULATED = (
     "This processor emulates bfloat16, which makes a training step about 7 times slower. Use "

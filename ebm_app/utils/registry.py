@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 def import_extension(module: str) -> None:
     """Import a user's module, also from the working directory. It may extend the registries."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise UserError(f"--import expects the name of a module, got '{shorten(module)}'.")
     sys.path.append(os.getcwd())
     try:
         import_module(module)
