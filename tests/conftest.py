@@ -32,8 +32,6 @@ ROOT = Path(__file__).parent.parent
 #: Flags of a model that trains in seconds
 TINY = [word for key, value in SMALL.items() for word in (f"--{key}", str(value).strip("(,)"))]
 
-#: Settings of a run of the page
-SETTINGS = {"model": "grey", "sampler": "pf_ode", "num_images": 5, "num_steps": 3, "seed": 7}
 #: User and password of the page
 AUTH = ("user", "word")
 LOGIN = dict(zip(("username", "password"), AUTH, strict=True))

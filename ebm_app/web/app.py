@@ -14,9 +14,8 @@ from PIL import Image
 from ebm_app.utils.errors import UserError, shorten
 
 from . import complete, diagnostics, generate, information, score, toy
-from .link import read_number, write_link
 from .models import Models, title_of
-from .shared import AT_ONCE, MAX_SEED
+from .shared import AT_ONCE, MAX_SEED, hide_folders, write_link
 
 #: Seconds: uploaded and generated files are deleted at this age, and checked at this interval
 FILE_LIFETIME = 3600
@@ -45,7 +44,7 @@ def describe_failure(error: Exception) -> str:
     this package with its traceback."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # omits the frame of ``process_api``
     if isinstance(error, UserError):
-        return str(error)
+        return hide_folders(str(error))
     if isinstance(error, gr.Error):
         return shorten(error.message)
     # gradio wraps the errors of its components
@@ -121,3 +120,16 @@ def link_updates(parameters: Mapping[str, str], models: Models, tabs: Sequence[s
         gr.skip() if seed is None else int(seed),
         gr.skip() if seed is None else False,
     ]
+
+
+def read_number(parameters: Mapping[str, str], name: str, most: float) -> float | None:
+    """Return a parameter of an address as a number from 0 to ``most``, or None if it is not one.
+
+    >>> read_number({"seed": "7"}, "seed", 9), read_number({"seed": "-1"}, "seed", 9)
+    (7.0, None)
+    """
+    try:
+        value = float(parameters[name])
+    except (KeyError, ValueError):
+        return None
+    return value if 0 <= value <= most else None

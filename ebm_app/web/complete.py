@@ -13,9 +13,9 @@ from ebm_app.data.levels import to_levels
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
-from .generate import INTERVAL
 from .models import Models
 from .shared import (
+    at_intervals,
     clear_on,
     picture,
     progress,
@@ -61,17 +61,15 @@ def complete(
     known = torch.ones((height, width), dtype=torch.bool)
     known.chunk(2, axis)[half].fill_(False)
     levels = to_levels(image, ebm.config.num_levels).expand(num_images, -1, -1, -1)
-    begin = shown = time.perf_counter()
-    for frame in iterate_completion(ebm, levels, known, seed, num_temperatures=num_temperatures):
-        now = time.perf_counter()
-        is_last = frame.step == frame.num_steps
-        if is_last or frame.step == 1 or now - shown > INTERVAL:
-            shown = now
-            done = f"{num_images} completions in {now - begin:.1f} s"
-            head = done if is_last else progress(frame.step, frame.num_steps)
-            known_half = f"the known half is your drawing averaged to {width} × {height} pixels"
-            text = f"{head} · {model} · seed {seed} · {known_half}"
-            yield render(ebm.to_images(frame.x)), text
+    begin = time.perf_counter()
+    frames = iterate_completion(ebm, levels, known, seed, num_temperatures=num_temperatures)
+    for frame in at_intervals(frames):
+        head = progress(frame.step, frame.num_steps)
+        if frame.step == frame.num_steps:
+            head = f"{num_images} completions in {time.perf_counter() - begin:.1f} s"
+        known_half = f"the known half is your drawing averaged to {width} × {height} pixels"
+        text = f"{head} · {model} · seed {seed} · {known_half}"
+        yield render(ebm.to_images(frame.x)), text
 
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> None:

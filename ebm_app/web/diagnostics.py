@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -15,8 +14,8 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json, report_damage
 
-from .models import Models, dataset_name, hide_path
-from .shared import AT_ONCE, plot_box
+from .models import Models, dataset_name
+from .shared import AT_ONCE, hide_folders, plot_box
 
 #: Characters with a meaning in Markdown, HTML or automatic links
 MARKUP = re.compile(r"[\\`*_{}\[\]()<>#!|~/$&@\"']|\.(?=[^\W\d])")
@@ -47,41 +46,33 @@ def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str,
         "images": f"{height} × {width} pixels, {colours}, {levels} levels",
         "weights": f"{sum(tensor.numel() for tensor in ebm.state_dict().values()):,}",
     }
-    with hide_path(folder, name):
-        metrics = read_metrics(run / METRICS_FILE)
-        facts |= run_facts(run) | self_test_facts(folder)
+    for path, read in ((run / RUN_FILE, run_facts), (folder / SELF_TEST_FILE, self_test_facts)):
+        if path.is_file():
+            with report_damage(path):
+                facts |= read(read_json(path))
     table = "\n".join(f"| {key} | {as_text(value)} |" for key, value in facts.items())
+    metrics = read_metrics(run / METRICS_FILE)
     return table, training_figure(metrics) if metrics else None, config
 
 
-def run_facts(folder: Path) -> dict[str, str]:
-    """Return facts from the record of a training run, if there is one."""
-    path = folder / RUN_FILE
-    if not path.is_file():
-        return {}
-    with report_damage(path):
-        run = read_json(path)
-        facts = {"trained": run["started"]}
-        if (figures := run["figures"]) is None:
-            return {**facts, "steps": "training is not finished"}
-        steps = f"{figures['steps']:,}"
-        if seconds := figures.get("core_seconds"):
-            steps += f" in {seconds:,.0f} core seconds"
-        validation = f"{figures['bits_per_dim']:.4f} bits per dim"
-        return {**facts, "steps": steps, "validation": validation}
+def run_facts(record: dict[str, Any]) -> dict[str, str]:
+    """Return facts from the record of a training run."""
+    facts, figures = {"trained": record["started"]}, record["figures"]
+    if figures is None:
+        return {**facts, "steps": "training is not finished"}
+    steps = f"{figures['steps']:,}"
+    if seconds := figures.get("core_seconds"):
+        steps += f" in {seconds:,.0f} core seconds"
+    return {**facts, "steps": steps, "validation": f"{figures['bits_per_dim']:.4f} bits per dim"}
 
 
-def self_test_facts(folder: Path) -> dict[str, str]:
-    """Return the result of the recorded self-test, if there is one."""
-    path = folder / SELF_TEST_FILE
-    if not path.is_file():
-        return {}
-    with report_damage(path):
-        figures = read_json(path)["figures"]
-        checks, num_images = figures["checks"], figures["num_images"]
-        failed = [check["name"] for check in checks if not check["passed"]]
+def self_test_facts(record: dict[str, Any]) -> dict[str, str]:
+    """Return the result of a recorded self-test."""
+    checks = record["figures"]["checks"]
+    failed = [check["name"] for check in checks if not check["passed"]]
     text = f"{len(checks) - len(failed)} of {len(checks)} checks passed"
     failures = f", failed: {', '.join(failed)}" if failed else ""
+    num_images = record["figures"]["num_images"]
     return {"self-test": f"{text}{failures}, on {num_images} held-out images"}
 
 
@@ -99,7 +90,7 @@ def build(models: Models, model: gr.Dropdown, tabs: Sequence[gr.Tab]) -> None:
         try:
             return model_card(models, name)
         except UserError as error:
-            return as_text(error), None, None
+            return as_text(hide_folders(str(error))), None, None
 
     triggers = [model.change, *(tab.select for tab in tabs)]
     gr.on(triggers, show_card, model, [facts, curves, config], **AT_ONCE)

@@ -1,6 +1,5 @@
 """Generate tab: draw images from a model."""
 
-import json
 import math
 import secrets
 import time
@@ -16,11 +15,11 @@ from ebm_app.sampling.base import Frame
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
-from .link import write_link
 from .models import Models
 from .shared import (
     AT_ONCE,
     MAX_SEED,
+    at_intervals,
     bind,
     clear_on,
     gallery,
@@ -32,30 +31,18 @@ from .shared import (
     start_and_stop,
     start_by,
     text_box,
+    write_link,
 )
 
 MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
 #: Class choices beside the labels: a random class per image, or all classes in turn
 ANY, EACH = "any", "one of each"
-#: Key of the settings, as JSON, in the metadata of a PNG
-PNG_KEY = "ebm_app"
 #: Max elements (images times pixels) per step, so that a step takes at most about a second
 MAX_BATCH = 2**16
-#: Min width of an image in pixels, and min seconds between two updates of the gallery
-SIDE, INTERVAL = 128, 0.5
-LABELS = {
-    "dpm": "DPM-Solver++: fastest",
-    "pf_ode": "Probability-flow ODE, Heun: two network evaluations per step",
-    "annealed_hmc": "Annealed HMC: slowest",
-}
+#: Min width of an image in pixels
+SIDE = 128
 HINT = (
     "Draw images from the model, optionally of one class. Click on an image to send it to Score."
-)
-#: Mean acceptance rate of HMC below which the caption warns
-LOW_ACCEPTANCE = 0.1
-WARNING = (
-    f"Fewer than {LOW_ACCEPTANCE:.0%} of the HMC proposals were accepted, so the images may not "
-    "follow the model. Increase the number of steps or choose another sampler."
 )
 
 
@@ -73,58 +60,47 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
 ) -> Iterator[tuple[list[tuple[Image.Image, str]], str, int]]:
     """Draw images from a model.
 
-    Returns the images as PNG files, each with its class as caption and the settings in its
-    metadata, a text, and the seed. ``randomise`` replaces the seed by a random one. ``which`` is a
-    class label, "any" or "one of each"; ``guidance`` applies to class-conditional models.
+    Returns the images as PNG files, each with its class as caption, a text, and the seed.
+    ``randomise`` replaces the seed by a random one. ``which`` is a class label, "any" or "one of
+    each"; ``guidance`` applies to class-conditional models.
     """
     seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
     kind = SAMPLERS[choose("sampler", sampler, SAMPLERS)]
     labels = labels_of(which, ebm.config.num_classes, num_images)
+    is_chosen = labels not in ((), RANDOM)
     condition = {"labels": labels, "guidance": guidance} if labels else {}
-    settings = {"model": model, "sampler": sampler, "num_images": num_images}
-    settings |= {"num_steps": num_steps, "seed": seed, **condition}
-    begin = shown = time.perf_counter()
+    begin = time.perf_counter()
     size = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
     steps = {kind.counts: num_steps, "batch_size": size}
-    for frame in ebm.iterate_sample(num_images, sampler, seed, **steps, **condition):
-        now = time.perf_counter()
-        if frame.step in (1, frame.num_steps) or now - shown > INTERVAL:
-            shown = now
-            images = ebm.to_images(frame.x).split(1)
-            pictures = [render(image, SIDE) for image in images]
-            for picture in pictures:
-                picture.info[PNG_KEY] = json.dumps({**settings, "step": frame.step})
-            captions = captions_of(labels, num_images)
-            yield (
-                [*zip(pictures, captions, strict=True)],
-                caption(frame, settings, now - begin),
-                seed,
+    for frame in at_intervals(ebm.iterate_sample(num_images, sampler, seed, **steps, **condition)):
+        pictures = [
+            (
+                render(image, SIDE),
+                str(labels[(number - 1) % len(labels)]) if is_chosen else f"image {number}",
             )
+            for number, image in enumerate(ebm.to_images(frame.x).split(1), 1)
+        ]
+        text = describe(frame, num_images, time.perf_counter() - begin, **condition)
+        yield pictures, f"{text} · {model} · seed {seed}", seed
 
 
-def captions_of(labels: tuple[int, ...] | str, num_images: int) -> list[str]:
-    """Return the class label of each image, or its number for images without a chosen class.
-
-    >>> captions_of((3, 5), 3), captions_of((), 2)
-    (['3', '5', '3'], ['image 1', 'image 2'])
-    """
-    if labels in ((), RANDOM):
-        return [f"image {number + 1}" for number in range(num_images)]
-    return [str(labels[number % len(labels)]) for number in range(num_images)]
-
-
-def caption(frame: Frame, settings: dict[str, Any], seconds: float) -> str:
-    """Return the progress and the settings of a run, with a warning if HMC rarely accepts."""
+def describe(
+    frame: Frame,
+    num_images: int,
+    seconds: float,
+    labels: tuple[int, ...] | str = (),
+    guidance: float = 1.0,
+) -> str:
+    """Return the progress of a run, its classes, and the acceptance rate of HMC."""
     is_done = frame.step == frame.num_steps
-    head = f"{settings['num_images']} images" if is_done else progress(frame.step, frame.num_steps)
+    head = f"{num_images} images" if is_done else progress(frame.step, frame.num_steps)
     parts = [f"{head} in {seconds:.1f} s"]
-    if labels := settings.get("labels"):
+    if labels:
         classes = "random classes" if labels == RANDOM else "class " + ", ".join(map(str, labels))
-        parts.append(f"{classes}, guidance {settings['guidance']:g}")
-    parts += [settings["model"], f"seed {settings['seed']}"]
-    if frame.acceptance is not None and frame.acceptance < LOW_ACCEPTANCE:
-        parts.append(WARNING)
+        parts.append(f"{classes}, guidance {guidance:g}")
+    if frame.acceptance is not None:
+        parts.append(f"{frame.acceptance:.0%} of the proposals accepted")
     return " · ".join(parts)
 
 
@@ -174,8 +150,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
             buttons = start_and_stop("Generate")
             with gr.Accordion("Advanced", open=False):
                 num_images = slider(1, MAX_IMAGES, 10, "Images")
-                samplers = [(LABELS.get(name, name), name) for name in SAMPLERS]
-                sampler = gr.Dropdown(samplers, value=first, label="Sampler")
+                info = "dpm is the fastest, annealed_hmc the slowest"
+                sampler = gr.Dropdown(list(SAMPLERS), value=first, label="Sampler", info=info)
                 info = "0: unconditional, 1: the model's own, more: clearer and less varied images"
                 bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
                 guidance = gr.Slider(**bounds, label="Guidance", info=info)

@@ -1,10 +1,8 @@
 """Models on the page: listed at startup, loaded when a visitor selects one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, lru_cache
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 
@@ -39,8 +37,6 @@ class Models:
         self, folders: dict[str, Path], device: str = "cpu", data_root: str = "data"
     ) -> None:
         self.folders, self.device, self.data_root = folders, device, data_root
-        self._loaded: dict[str, LoadedModel] = {}
-        self._lock = Lock()
 
     def folder(self, name: str) -> Path:
         """Return the folder of a listed model."""
@@ -48,8 +44,7 @@ class Models:
 
     def config(self, name: str) -> EBMConfig:
         """Return the configuration of a listed model without loading it."""
-        with hide_path(self.folder(name), name):
-            return read_config(EBMConfig, self.folder(name))
+        return read_config(EBMConfig, self.folder(name))
 
     def max_classes(self) -> int:
         """Return the largest number of classes of a listed model, 0 if none has classes."""
@@ -75,23 +70,15 @@ class Models:
     def _load(self, name: str) -> "LoadedModel":
         folder = self.folder(name)
         files = (folder / WEIGHTS_FILE, folder / FITTED_FILE)
-        key = tuple(file.exists() and file.stat().st_mtime_ns for file in files)
-        with self._lock:
-            loaded = self._loaded.pop(name, None)
-            if loaded is None or loaded.key != key:
-                with hide_path(folder, name):
-                    loaded = LoadedModel(folder, self.device, key)
-            self._loaded[name] = loaded
-            while len(self._loaded) > MAX_LOADED:
-                del self._loaded[next(iter(self._loaded))]
-            return loaded
+        changed = tuple(file.exists() and file.stat().st_mtime_ns for file in files)
+        return load_model(folder, self.device, changed)
 
 
 class LoadedModel:
-    """A model in memory and its anomaly detector; ``key`` identifies the versions of the files."""
+    """A model in memory and its anomaly detector."""
 
-    def __init__(self, folder: Path, device: str, key: tuple[int | bool, ...]) -> None:
-        self.key, self.ebm = key, EBM.from_pretrained(folder, device)
+    def __init__(self, folder: Path, device: str) -> None:
+        self.ebm = EBM.from_pretrained(folder, device)
         self.detector: AnomalyDetector | None = None
         if self.ebm.config.stein_head:
             detector = AnomalyDetector(self.ebm)
@@ -105,6 +92,12 @@ class LoadedModel:
             return None
         maps = self.detector.explain(self.detector.ordinary[:NUM_MAPS])
         return float(np.quantile(maps.max((1, 2)), MAP_QUANTILE))
+
+
+@lru_cache(MAX_LOADED)
+def load_model(folder: Path, device: str, changed: tuple[int | bool, ...]) -> LoadedModel:
+    """Load a model once for each time ``changed`` of its files."""
+    return LoadedModel(folder, device)
 
 
 def dataset_name(config: EBMConfig) -> str:
@@ -126,15 +119,6 @@ def title_of(name: str, folder: Path) -> str:
     return f"{name}: {dataset_name(config)}, {height} × {width} pixels{latent}{energy}"
 
 
-@contextmanager
-def hide_path(folder: Path, name: str) -> Iterator[None]:
-    """Replace a path on the server by a name in the messages of UserErrors."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(str(error).replace(str(folder), name)) from None
-
-
 def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
     """Return model folders by name: ``model`` first, then the bundled models, then the runs in
     ``models_dir`` and their checkpoints.
@@ -142,22 +126,20 @@ def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
     Raises:
         UserError: if ``model`` or ``models_dir`` does not exist.
     """
-    found: dict[str, Path] = {}
-    for name, folder in _candidates(model, models_dir):
-        if not any(folder.samefile(other) for other in found.values()):
-            found[f"{name} ({len(found) + 1})" if name in found else name] = folder
-    return found
-
-
-def _candidates(model: str | None, models_dir: str | None) -> Iterator[tuple[str, Path]]:
+    named: list[tuple[str, Path]] = []
     if model is not None:
         folder = find_folder(model)
-        yield (model if folder.parent == BUNDLED else folder.resolve().name), folder
-    yield from sorted(_below(BUNDLED, "*"), key=lambda candidate: candidate[0] != FIRST)
+        named.append((model if folder.parent == BUNDLED else folder.resolve().name, folder))
+    named += sorted(_below(BUNDLED, "*"), key=lambda pair: pair[0] != FIRST)
     if models_dir is not None:
         if not Path(models_dir).is_dir():
             raise UserError(f"--models_dir '{models_dir}' is not a folder. Give another folder.")
-        yield from [*_below(Path(models_dir), "*"), *_below(Path(models_dir), "*/*")]
+        named += [*_below(Path(models_dir), "*"), *_below(Path(models_dir), "*/*")]
+    found: dict[str, Path] = {}
+    for name, folder in named:
+        if not any(folder.samefile(other) for other in found.values()):
+            found[f"{name} ({len(found) + 1})" if name in found else name] = folder
+    return found
 
 
 def _below(root: Path, pattern: str) -> list[tuple[str, Path]]:

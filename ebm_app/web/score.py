@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gradio as gr
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.data.levels import to_display
 from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.plots import plot_over
@@ -34,21 +36,19 @@ from .shared import (
     text_box,
 )
 from .uploads import EMPTY, black_canvas, prepare_drawing, read_canvas, read_upload
-from .verdict import examine, verdict
 
 MAX_REPEATS = 64
 #: Dequantisation draws of the first estimate, and of each refinement
 FIRST, MORE = 1, 4
+#: p-values up to which an image is called unusual and very unusual. A detector with n calibration
+#: images gives no p below 1 / (n + 1), so it never calls an image very unusual if n < 49.
+UNUSUAL, VERY_UNUSUAL = 0.1, 0.02
+NO_DETECTOR = "No verdict: this model has no anomaly detector. Fit one and save it in its folder."
+#: Names of the thirds of an image
+ROWS, COLUMNS = ("upper", "", "lower"), ("left", "", "right")
 #: Id of the tab for uploads
 UPLOAD = "upload"
 NO_IMAGE = "There is no image. Upload one, or click on an example."
-#: What the default estimators compute
-NOTES = {
-    "elbo": "a lower bound on the log density of the model's own reversed diffusion, which is "
-    "normalised; averaged over noisy copies of the image",
-    "time_integral": "the integral of the time score over time at a fixed image; normalised only "
-    "if the time score is exact",
-}
 HINT = (
     "The answer comes when you lift the pen. The model gives every image a probability, which it "
     "learned by [conditional time score matching](https://arxiv.org/abs/2502.02300)."
@@ -135,7 +135,7 @@ def score_image(
     metrics = {
         **facts,
         "estimator": estimator,
-        "normalised": estimator == "elbo",
+        "normalised": ESTIMATORS[estimator].normalised,
         "eps": ebm.config.eps,
         "num_dims": image.numel(),
         "notes": notes,
@@ -147,7 +147,7 @@ def score_image(
         metrics = metrics | mean_likelihood(draws, estimator, image.numel())
         bits = "{bits_per_dim:.3f} ± {bits_error:.3f} bits per dim".format_map(metrics)
         bits = bits.replace(" ± nan", "")  # of a single draw
-        lines = [facts["answer"], *notes, f"{bits}, by {estimator}: {NOTES[estimator]}"]
+        lines = [facts["answer"], *notes, f"{bits}, by {estimator}: {ESTIMATORS[estimator].note}"]
         yield outputs._replace(answer="\n".join(lines), metrics=metrics)
 
 
@@ -179,6 +179,51 @@ def mean_likelihood(
     }
 
 
+def examine(detector: AnomalyDetector, image: Tensor) -> tuple[dict[str, Any], np.ndarray]:
+    """Return facts about an image (1, C, H, W) in [0, 1], and its anomaly map (H, W).
+
+    The facts are the p-value, the percentile of its likelihood among held-out images, and the
+    position of the maximum of the map, None for a blank image.
+    """
+    finding = detector.examine(image)
+    is_blank = bool(image.min() == image.max())
+    facts = {
+        "p_value": finding.p_value.item(),
+        "percentile": 100 * finding.p_values["likelihood"].item(),
+        "most_unusual": None if is_blank else place_of(finding.maps[0]),
+    }
+    return facts, finding.maps[0]
+
+
+def verdict(facts: dict[str, Any]) -> str:
+    """Return the verdict on an image in words, with its p-value.
+
+    >>> verdict({"p_value": 0.64, "percentile": 50.0, "most_unusual": "left", "class": 7})
+    'Usual 7: 64 percent of held-out images are at least as unusual (p = 0.64).'
+
+    Args:
+        facts: those of ``examine``, and the most probable class or None.
+    """
+    if (p := facts["p_value"]) is None:
+        return NO_DETECTOR
+    kind = "image" if facts["class"] is None else facts["class"]
+    share = f"{100 * p:.2g} percent of held-out images are at least as unusual (p = {p:.2g})"
+    if p > UNUSUAL:
+        return f"Usual {kind}: {share}."
+    word = "Very unusual" if p <= VERY_UNUSUAL else "Unusual"
+    if (place := facts["most_unusual"]) is None:
+        return f"{word}, a blank image: {share}."
+    simple = ", and simpler than all of them" if facts["percentile"] == 100 else ""
+    return f"{word}, mostly at the {place}: {share}{simple}."
+
+
+def place_of(excess: np.ndarray) -> str:
+    """Return the position of the maximum of a map (H, W) in words."""
+    row, column = divmod(int(excess.argmax()), excess.shape[1])
+    names = ROWS[3 * row // excess.shape[0]], COLUMNS[3 * column // excess.shape[1]]
+    return " ".join(filter(None, names)) or "middle"
+
+
 def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.Tabs]:
     """Add the tab and its endpoints /score and /score_drawing to the page. Return the upload
     component and the tabs that contain it."""
@@ -202,20 +247,14 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
                 gr.Markdown(FORMATS)
         with gr.Column(min_width=300):
             text = text_box("Answer", 4, "Draw or upload an image.", elem_id="answer")
-            options = {"num_top_classes": 3, "visible": False, "elem_classes": "hide-empty"}
-            classes = gr.Label(label="Class", **options)
-            where = plot_box("Unusual regions", elem_classes=["hide-empty", "photos"])
+            classes = gr.Label(label="Class", num_top_classes=3, elem_classes="hide-empty")
+            where = plot_box("Unusual regions")
             alt_text = "The image after resizing and rounding to the model's levels"
             with gr.Accordion("Details", open=False):
                 seen = picture("As the model sees it", alt_text, 256)
                 info = "dequantisation draws; more draws give a smaller error"
                 repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=info)
                 metrics = gr.JSON(label="Metrics")
-
-    def show_classes(name: str) -> dict[str, Any]:
-        return gr.update(visible=models.config(name).num_classes > 0)
-
-    gr.on(None, show_classes, model, classes, **AT_ONCE)
     outputs = list(ScoreOutputs(seen, text, where, classes, metrics, gr.State()))
     fixed = {"models": models, "seed": seed}
     options = {"show_progress": "hidden", "trigger_mode": "always_last", **of_kind("score")}

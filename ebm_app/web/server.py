@@ -8,15 +8,14 @@ from collections.abc import Sequence
 
 import gradio as gr
 from PIL import Image
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
 from ebm_app.utils.errors import UserError
-
-from .style import CSS, HEAD, THEME
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 #: Max queued events. Further events are refused with a message.
@@ -38,65 +37,95 @@ CONTENT_SECURITY_POLICY = (
     "img-src 'self' blob: data:; font-src 'self' data:; worker-src 'self' blob:; "
     "connect-src 'self' blob: data:; object-src 'none'; base-uri 'self'; form-action 'self'"
 )
+THEME = gr.themes.Default(
+    primary_hue="teal", secondary_hue="teal", neutral_hue="slate"
+).set(  # higher contrast than the defaults
+    body_text_color_subdued="*neutral_600",
+    body_text_color_subdued_dark="*neutral_300",
+    link_text_color="*primary_700",
+    link_text_color_active="*primary_700",
+    link_text_color_hover="*primary_800",
+    link_text_color_visited="*primary_700",
+    button_primary_background_fill="*primary_700",
+    button_primary_background_fill_dark="*primary_700",
+    button_primary_background_fill_hover="*primary_800",
+    button_primary_background_fill_hover_dark="*primary_800",
+)
+CSS = """
+/* scale small images up to the frame without interpolation */
+.pixels img { image-rendering: pixelated; object-fit: contain !important; }
+/* keep the block label off the title of a plot */
+[data-testid="matplotlib"] { padding-top: 2rem; }
+/* dark theme: invert the lightness of plots, keep the hues */
+.dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
+/* gallery of examples: five columns, as many rows as needed */
+.small .grid-wrap { min-height: 0 !important; max-height: none !important; padding-top: 2rem; }
+.small .grid-container { grid-template-columns: repeat(5, 1fr) !important; }
+/* wrap table cells between words only */
+.prose table th, .prose table td {
+  border-color: var(--border-color-primary);
+  word-break: normal; overflow-wrap: break-word; padding: 0.5rem;
+}
+/* no empty boxes before the first run */
+.hide-empty:has([aria-label="Empty value"]), .hide-empty:has(.empty) { display: none !important; }
+/* the answer stands out */
+#answer textarea { font-size: var(--text-lg); }
+/* narrow screens: show the result above the settings */
+@media (max-width: 640px) { .first { order: -1; } }
+/* light theme: gradio's colours of the open tab and of JSON have too little contrast */
+:root:not(.dark) body:not(.dark) :is(span.key, span.value) {
+  color: var(--primary-800) !important;
+}
+:root:not(.dark) body:not(.dark) button[role="tab"][aria-selected="true"] {
+  color: var(--primary-700);
+}
+"""
 
 
-class SecurityHeaders:
-    """ASGI middleware that sends ``CONTENT_SECURITY_POLICY`` with every response."""
+class SecurityHeaders(BaseHTTPMiddleware):
+    """Middleware that sends ``CONTENT_SECURITY_POLICY`` with every response."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
-                headers["X-Content-Type-Options"] = "nosniff"
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = await call_next(request)
+        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
 
 
-class LoginDelay:
-    """ASGI middleware that delays logins of an address after wrong passwords.
+class LoginDelay(BaseHTTPMiddleware):
+    """Middleware that delays logins of an address after wrong passwords.
 
     After ``FREE_ATTEMPTS`` wrong passwords the address must wait 1 second, then 2, 4, ... up to
     ``MAX_DELAY``. Earlier logins are refused with status 429. Every wrong password is logged.
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+        super().__init__(app)
         #: Address -> number of wrong passwords, and the time of the next login
         self.attempts: dict[str, tuple[int, float]] = {}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "").rstrip("/")
-        if scope["type"] != "http" or scope["method"] != "POST" or not path.endswith("/login"):
-            return await self.app(scope, receive, send)
-        address = (scope.get("client") or ("unknown",))[0]
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        if request.method != "POST" or not request.url.path.rstrip("/").endswith("/login"):
+            return await call_next(request)
+        address = request.client.host if request.client else "unknown"
         count, begin = self.attempts.pop(address, (0, 0.0))
         if (wait := begin - time.monotonic()) > 0:
             self.attempts[address] = count, begin
             seconds = math.ceil(wait)
             text = f"Too many wrong passwords. Try again in {seconds} seconds."
-            headers = {"Retry-After": str(seconds)}
-            return await JSONResponse({"detail": text}, 429, headers)(scope, receive, send)
+            return JSONResponse({"detail": text}, 429, {"Retry-After": str(seconds)})
         # count the attempt before it is checked, so that simultaneous logins are delayed too
         delay = min(2 ** (count - FREE_ATTEMPTS), MAX_DELAY) if count >= FREE_ATTEMPTS else 0
         self.attempts[address] = count + 1, time.monotonic() + delay
         while len(self.attempts) > MAX_ADDRESSES:
             del self.attempts[next(iter(self.attempts))]
-
-        async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                if message["status"] == 200:
-                    self.attempts.pop(address, None)
-                elif message["status"] == 400:
-                    text = "Wrong password %d from %s; next login in %d s"
-                    logging.getLogger(__name__).warning(text, count + 1, address, delay)
-            await send(message)
-
-        await self.app(scope, receive, watch)
+        response = await call_next(request)
+        if response.status_code == 200:
+            self.attempts.pop(address, None)
+        elif response.status_code == 400:
+            text = "Wrong password %d from %s; next login in %d s"
+            logging.getLogger(__name__).warning(text, count + 1, address, delay)
+        return response
 
 
 def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
@@ -158,7 +187,6 @@ def serve(
             footer_links=["api"],
             theme=THEME,
             css=CSS,
-            head=HEAD,
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={

@@ -1,6 +1,10 @@
-"""Components and event options that the tabs share."""
+"""Components, event options and links that the tabs share."""
 
-from collections.abc import Callable
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -10,13 +14,25 @@ from PIL import Image
 from torch import Tensor
 
 from ebm_app.data.pictures import image_grid, to_pil
+from ebm_app.sampling.base import Frame
 
 MAX_SEED = 2**31 - 1
+#: Min seconds between two updates of the images of a run
+INTERVAL = 0.5
 #: Options of an event that bypasses the queue and is hidden from the API
 AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 #: Max concurrent events by kind. Further ones wait in the queue, and kinds do not wait for each
 #: other.
 LIMITS = {"sample": 2, "score": 2, "research": 1}
+#: Folder of an absolute path in a message, in quotation marks or not
+FOLDER = re.compile(r"(?<=')/[^']*/|(?<!\w)/(?:[^/\s']+/)+")
+#: JavaScript that writes values by name into the address of the browser
+WRITE_LINK = """(...values) => {
+  const names = NAMES, address = new URL(window.location);
+  for (const [name, value] of Object.entries(FIXED)) address.searchParams.set(name, value);
+  names.forEach((name, place) => address.searchParams.set(name, values[place]));
+  window.history.replaceState(window.history.state, "", address);
+}"""
 
 
 def of_kind(kind: str) -> dict[str, Any]:
@@ -30,6 +46,15 @@ def bind(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
     bound = partial(function, **fixed)
     bound.__name__, bound.__doc__ = function.__name__, function.__doc__
     return bound
+
+
+def hide_folders(message: str) -> str:
+    """Return a message without the folders of the files on the server that it names.
+
+    >>> hide_folders("Cannot read '/srv/my runs/a/config.json': no such file.")
+    "Cannot read 'config.json': no such file."
+    """
+    return FOLDER.sub("", message)
 
 
 def start_and_stop(action: str) -> tuple[gr.Button, gr.Button]:
@@ -73,9 +98,28 @@ def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     return to_pil(image_grid(images, min_pixels))
 
 
+def at_intervals(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Yield the first and the last frame, and frames at least ``INTERVAL`` apart between them."""
+    shown = -math.inf
+    for frame in frames:
+        if frame.step in (1, frame.num_steps) or time.perf_counter() - shown > INTERVAL:
+            shown = time.perf_counter()
+            yield frame
+
+
 def progress(step: int, total: int) -> str:
     """Return the progress of a run as text."""
     return f"Step {step} of {total}"
+
+
+def write_link(*names: str, **fixed: str) -> str:
+    """Return JavaScript of an event that writes its inputs, by ``names``, and the ``fixed`` values
+    into the address of the browser.
+
+    >>> "tab" in write_link("model", tab="score")
+    True
+    """
+    return WRITE_LINK.replace("NAMES", json.dumps(names)).replace("FIXED", json.dumps(fixed))
 
 
 def slider(low: int, high: int, value: int, label: str, **options: Any) -> gr.Slider:

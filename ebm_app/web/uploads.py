@@ -16,7 +16,6 @@ from ebm_app.config import EBMConfig
 from ebm_app.data.pictures import prepare_image, read_image, to_pil, to_uint8
 from ebm_app.utils.errors import UserError
 
-from .models import hide_path
 from .shared import AT_ONCE
 
 #: Side of the canvas, and diameter of its brush, in pixels. The strokes are about as wide as those
@@ -28,11 +27,7 @@ CHANGED = (
     "The image was cropped, resized or rounded, which changes its likelihood. An image of "
     "{width}x{height} pixels with the model's {levels} levels needs no change."
 )
-#: Value up to which a pixel is faint, and min faint pixels of an image with compression noise. No
-#: MNIST test digit has more than 33; as a JPEG of quality 50 to 95 each of 400 has at least 52.
-FAINT, MIN_FAINT = 16 / 255, 45
 INVERTED = "Dark ink on light was inverted, since the model's digits are light on black."
-COMPRESSED = "The background has compression noise, as in a JPEG, which costs bits. Use a PNG."
 
 
 class DigitFrame(NamedTuple):
@@ -74,7 +69,7 @@ def read_upload(path: str | Path, config: EBMConfig) -> tuple[Tensor, list[str]]
         UserError: if the file is not an opaque image.
     """
     _, height, width = config.image_shape
-    whole, notes = _read_rgb(path), []
+    whole, notes = read_image(Path(path)).convert("RGB"), []
     if config.dataset in FRAMES and is_dark_on_light(whole):
         whole = ImageOps.invert(whole)
         notes.append(INVERTED)
@@ -84,8 +79,6 @@ def read_upload(path: str | Path, config: EBMConfig) -> tuple[Tensor, list[str]]
     is_small = whole.width < width or whole.height < height
     if is_small or ImageChops.difference(enlarged, whole).getbbox():
         notes.append(CHANGED.format(width=width, height=height, levels=config.num_levels))
-    elif config.dataset in FRAMES and has_compression_noise(image):
-        notes.append(COMPRESSED)
     return image, notes
 
 
@@ -95,12 +88,6 @@ def is_dark_on_light(image: Image.Image) -> bool:
     pixels = np.asarray(image.convert("L"))
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     return bool((border > 127).mean() >= 0.7 and pixels.min() <= 127)
-
-
-def has_compression_noise(image: Tensor) -> bool:
-    """Return whether an image (1, 1, H, W) has more faint pixels than digits without compression
-    noise: at least ``MIN_FAINT`` that are not black and below ``FAINT``."""
-    return int(((image > 0) & (image <= FAINT)).sum()) >= MIN_FAINT
 
 
 def read_canvas(canvas: dict[str, Image.Image | None] | None) -> Image.Image | None:
@@ -123,13 +110,6 @@ def prepare_drawing(drawing: Image.Image, config: EBMConfig, framed: bool = True
     if framed and config.dataset in FRAMES:
         drawing = frame_digit(drawing, config)
     return prepare_image(drawing, config)
-
-
-def _read_rgb(path: str | Path) -> Image.Image:
-    """Return an image file in RGB. Error messages hide the folder of the file."""
-    path = Path(path)
-    with hide_path(path, path.name):
-        return read_image(path).convert("RGB")
 
 
 def frame_digit(ink: Image.Image, config: EBMConfig) -> Image.Image:

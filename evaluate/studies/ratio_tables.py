@@ -24,20 +24,9 @@ from tqdm.auto import tqdm
 from ebm_app.cli.command_line import CommonFlags, parse
 from ebm_app.cli.mi import Arguments as PairFlags
 from ebm_app.cli.mi import estimate_rows
-from ebm_app.ratios.problems import (
-    INFORMATION_PROBLEMS,
-    TOY_PROBLEMS,
-    Problem,
-    train_and_test,
-)
+from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, Problem, train_and_test
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import (
-    Draws,
-    Positive,
-    PositiveInt,
-    configuration,
-    setting,
-)
+from ebm_app.utils.fields import Draws, Positive, PositiveInt, configuration, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.registry import choose
@@ -70,7 +59,7 @@ QUICK_MI = {
 
 @configuration(kw_only=True)
 class TableFlags(CommonFlags):
-    """Flags of a table."""
+    """Arguments of evaluate/toy.py."""
 
     problems: tuple[str, ...] = setting("problems, by default all", ())
     methods: tuple[str, ...] = setting("methods, by default all", ())
@@ -80,13 +69,6 @@ class TableFlags(CommonFlags):
     learning_rates: tuple[Positive, ...] = setting("learning rates, by default the paper's", ())
     num_seeds: Draws | None = setting("runs of the best learning rate: 3, or 2 with --quick", None)
     quick: bool = setting("the smallest problems with few steps, in a minute or two", False)
-    output_dir: Path = setting("folder of the table", Path("runs"))
-
-
-@configuration(kw_only=True)
-class ToyFlags(TableFlags):
-    """Arguments of evaluate/toy.py."""
-
     output_dir: Path = setting("folder of the table", Path("runs/toy"))
 
 
@@ -99,7 +81,7 @@ class MIFlags(TableFlags, PairFlags):
 
 def toy(argv: Sequence[str] | None = None) -> Metrics:
     """Compare methods on the toy problems; return the table."""
-    return make_table(parse(ToyFlags, __doc__, argv), TOY_PROBLEMS, QUICK_TOY, "toy")
+    return make_table(parse(TableFlags, __doc__, argv), TOY_PROBLEMS, QUICK_TOY, "toy")
 
 
 def mi(argv: Sequence[str] | None = None) -> Metrics:

@@ -10,11 +10,12 @@ from starlette.exceptions import HTTPException
 from ebm_app.utils.errors import UserError
 from ebm_app.web import app
 from ebm_app.web.app import BAD_IMAGE, FAILED, describe_failure, link_updates
-from ebm_app.web.link import write_link
+from ebm_app.web.shared import write_link
 
 
 def test_errors_are_described_without_details(monkeypatch, caplog):
-    assert describe_failure(UserError("no ink")) == "no ink"
+    error = UserError("Cannot read '/srv/my models/run/a.json' (no /tmp/x/file).")
+    assert describe_failure(error) == "Cannot read 'a.json' (no file)."
     assert describe_failure(gr.Error("too large")) == "too large"
     for error in (Image.UnidentifiedImageError("/tmp/a"), Image.DecompressionBombError("/tmp/a")):
         assert describe_failure(error) == BAD_IMAGE

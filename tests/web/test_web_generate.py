@@ -1,11 +1,10 @@
 """Generate tab."""
 
-import json
 import re
 
 import numpy as np
 import torch
-from conftest import SETTINGS, error_of, pixels
+from conftest import error_of, pixels
 from gradio import SelectData
 
 from ebm_app.data.pictures import to_uint8
@@ -24,21 +23,18 @@ def run_class(models, model, which, num=1, guidance=1.0):
 
 
 def test_steps_and_final_images_are_shown(models, monkeypatch):
-    monkeypatch.setattr(generate, "INTERVAL", 0)
+    monkeypatch.setattr(shared, "INTERVAL", 0)
     steps = [*run(models)]
     heads = [re.sub(r" in \d+\.\d s", "", text) for _, text, _ in steps]
     assert heads == [
         f"{head} · grey · seed 7" for head in ("Step 1 of 3", "Step 2 of 3", "5 images")
     ]
-    for step, (images, *_) in enumerate(steps, 1):
-        for picture, _ in images:
-            assert json.loads(picture.info["ebm_app"]) == {**SETTINGS, "step": step}
     expected = to_uint8(models.load("grey").sample(5, "pf_ode", seed=7, num_steps=3))
     for (picture, text), image in zip(steps[-1][0], expected[..., 0], strict=True):
         factor = picture.width // 8
         assert np.array_equal(pixels(picture), image.repeat(factor, 0).repeat(factor, 1))
         assert text.startswith("image ")
-    monkeypatch.setattr(generate, "INTERVAL", 1000)
+    monkeypatch.setattr(shared, "INTERVAL", 1000)
     assert len([*run(models)]) == 2  # the first and the last step
     seeds = {[*run(models, randomise=True, num=1)][-1][2] for _ in range(3)}
     assert len(seeds) == 3 and 7 not in seeds
@@ -84,9 +80,9 @@ def test_selected_image_is_the_file_that_was_shown(page, models):
     assert shared.selected_file(shown, missing)["__type__"] == "update"
 
 
-def test_caption_warns_of_low_acceptance():
+def test_acceptance_of_hmc_is_shown():
     frame = Frame(None, 1, 3, 9, acceptance=0.09)
-    assert generate.caption(frame, SETTINGS, 1.0).endswith(f" · {generate.WARNING}")
+    assert generate.describe(frame, 5, 1.0).endswith("9% of the proposals accepted")
 
 
 def test_default_steps_are_those_of_the_sampler(models, monkeypatch):

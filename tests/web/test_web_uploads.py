@@ -8,7 +8,6 @@ from PIL import Image
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.pictures import to_uint8
-from ebm_app.folders import BUNDLED
 from ebm_app.web import uploads
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
@@ -67,12 +66,9 @@ def test_images_that_fit_are_unchanged(read, tmp_path):
     assert read(levels[:14, :14], MNIST)[1]  # smaller than the model's images
 
 
-def test_bad_files_give_errors_without_paths(read, tmp_path):
-    (tmp_path / "bad.png").write_bytes(b"no image")
+def test_unsuitable_images_raise(read, tmp_path):
     clear = save_picture(tmp_path / "clear.png", np.zeros((9, 9, 4)))
-    for path, word in ((tmp_path / "bad.png", "bad.png"), (clear, "transparent")):
-        message = error_of(uploads.read_upload, path, GREY)
-        assert word in message and str(tmp_path) not in message
+    assert "transparent" in error_of(uploads.read_upload, clear, GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
     assert "2 channels" in error_of(read, strokes(), two)
     ink = Image.fromarray(strokes().astype(np.uint8))
@@ -89,14 +85,6 @@ def test_dark_digit_on_light_is_inverted_exactly(read):
     assert white.min() == 1 and not notes
     image, notes = read(np.full((4, 8), 200) - np.eye(4, 8) * 150, COLOUR)
     assert uploads.INVERTED not in notes  # only for data sets of digits
-
-
-def test_compression_noise_is_noted(tmp_path):
-    example = Image.open(BUNDLED / "mnist" / "example_4.png").resize((28, 28), 0)
-    for suffix, noted in (("png", False), ("jpeg", True)):
-        example.save(tmp_path / f"digit.{suffix}", quality=90)
-        _, notes = uploads.read_upload(tmp_path / f"digit.{suffix}", MNIST)
-        assert notes == [uploads.COMPRESSED] * noted
 
 
 def test_drawing_is_scaled_like_the_digits(prepare):
