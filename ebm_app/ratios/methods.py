@@ -20,7 +20,7 @@ from ebm_app.utils.random import derive_seed, initial_weights
 
 #: Margin of the times at degenerate ends of a path
 EPS = 1e-5
-#: Distinct times in a batch of ``CovarianceScores``
+#: Distinct times in a batch of a ``GaussianNet``
 NUM_TIMES = 8
 #: Gauss-Legendre nodes in t rather than arc length: the marginal time score is regular at the
 #: ends, unlike the conditional one. On the paper's problems, mean squared errors differ by 1e-5
@@ -121,12 +121,15 @@ class TimeScores:
             variance-preserving path from p_0 = N(0, I).
         objective: a key of ``OBJECTIVES``. weighting: a key of ``WEIGHTINGS``.
         moment: the constant c of ``inverse_variance``: "data" (Time 0) or "one" (Time 1).
+        is_matrix: whether the network is a ``GaussianNet``, for N(0, I) -> N(0, Sigma). A batch
+            then has few distinct times, because each needs a matrix inverse.
     """
 
     sigma: float | None = None
     objective: str = "ctsm_v"
     weighting: str = "inverse_variance"
     moment: str = "one"
+    is_matrix: bool = False
 
     @property
     def path(self) -> GaussianPath:
@@ -136,38 +139,23 @@ class TimeScores:
     @property
     def sampler(self) -> TimeSampler:
         """Sampler of training times."""
+        if self.is_matrix:
+            return SharedTimes(self.path, EPS, NUM_TIMES)
         return UniformTime(self.path, EPS)
 
     def build(self, pair: DensityPair, seed: int, device: str) -> TimeScoreRatio:
         """Untrained estimator; its initial weights depend only on the seed."""
-        net, path = self.net(pair, seed).to(device), self.path
+        path, dim = self.path, pair.dim
+        with initial_weights(derive_seed(seed, 4)):
+            num_outputs = dim if self.objective == "ctsm_v" else 1
+            net = GaussianNet(dim) if self.is_matrix else MLP(dim, num_outputs)
         if self.moment == "data":
             path.c = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
         elif self.sigma is not None:  # c of the paper is the second moment of (x1 - x0) / sigma
             path.c = self.sigma**2
-        model = TimeScoreModel(net, path, EPS, prediction="raw", time_input="time")
+        model = TimeScoreModel(net.to(device), path, EPS, prediction="raw", time_input="time")
         weighting = WEIGHTINGS[self.weighting]
         return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting, 0.0, EPS))
-
-    def net(self, pair: DensityPair, seed: int) -> nn.Module:
-        """Network (x (B, D), t (B,)) -> per-dimension terms (B, D) or time score (B, 1)."""
-        with initial_weights(derive_seed(seed, 4)):
-            return MLP(pair.dim, pair.dim if self.objective == "ctsm_v" else 1)
-
-
-@dataclass(frozen=True)
-class CovarianceScores(TimeScores):
-    """Time score of N(0, I) -> N(0, Sigma) with a trainable Sigma - I: a ``GaussianNet``.
-
-    A batch has few distinct times, because each needs a matrix inverse.
-    """
-
-    @property
-    def sampler(self) -> TimeSampler:
-        return SharedTimes(self.path, EPS, NUM_TIMES)
-
-    def net(self, pair: DensityPair, seed: int) -> nn.Module:
-        return GaussianNet(pair.dim)
 
 
 #: Settings of ``TimeScores`` by the names of weightings in the paper's tables
@@ -190,7 +178,7 @@ def methods_of(sigma: float | None, *names: str) -> dict[str, TimeScores]:
 
 #: Rows of the figure of mutual information
 COVARIANCE_METHODS = {
-    "tsm_stein": CovarianceScores(objective="tsm", weighting="stein_score"),
-    "ctsm_time1": CovarianceScores(objective="ctsm"),
-    "ctsm_v_time1": CovarianceScores(),
+    "tsm_stein": TimeScores(objective="tsm", weighting="stein_score", is_matrix=True),
+    "ctsm_time1": TimeScores(objective="ctsm", is_matrix=True),
+    "ctsm_v_time1": TimeScores(is_matrix=True),
 }

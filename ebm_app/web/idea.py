@@ -39,8 +39,7 @@ class Trace(NamedTuple):
     """The time score of one image along the path, at ``NUM_TIMES`` times.
 
     Attributes:
-        times: (n,), evenly spaced in arc length.
-        rates: time scores in nats per arc length, (n,).
+        rates: time scores in nats per arc length at times evenly spaced in arc length, (n,).
         totals: log p_t(x) in nats, (n,).
         bits: bits per dim of the image by the last total.
         frames: the image with the noise of each time, (n, C, H, W) in [0, 1].
@@ -48,7 +47,6 @@ class Trace(NamedTuple):
             dimensions are not pixels.
     """
 
-    times: np.ndarray
     rates: np.ndarray
     totals: np.ndarray
     bits: float
@@ -87,7 +85,6 @@ def trace(ebm: EBM, image: Tensor, seed: int = 0) -> Trace | None:
     )
     has_pixels = terms.shape == x.shape and ebm.config.space == type(ebm.config).space
     return Trace(
-        times.numpy(),
         rates.numpy(),
         totals,
         to_bits_per_dim(last, image.numel()).item(),

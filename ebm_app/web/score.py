@@ -16,7 +16,6 @@ from ebm_app.data.levels import to_display
 from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.plots import plot_over
 from ebm_app.likelihood import ESTIMATORS
-from ebm_app.likelihood.amortised import Amortised
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
 from ebm_app.utils.tensors import standard_error
 
@@ -104,19 +103,11 @@ def score_drawing(
 def score_image(
     models: Models, model: str, image: Tensor, repeats: int, seed: int, notes: list[str] = ()
 ) -> Iterator[ScoreOutputs]:
-    """Yield the image and an amortised likelihood, if the model has one, then the verdict with the
-    class and the map, then the likelihood by the model's default estimator, averaged over more
-    and more of ``repeats`` dequantisation draws."""
+    """Yield the image, then the verdict with the class and the map, then the likelihood by the
+    model's default estimator, averaged over more and more of ``repeats`` dequantisation draws."""
     outputs = ScoreOutputs(render(image, 256), "Computing", image=image)
     yield outputs
     ebm, detector = models.load(model), models.detector(model)
-    if Amortised.supports(ebm.density):
-        guess = ebm.likelihood(image, estimator="amortised")
-        error = -to_bits_per_dim(guess.error, image.numel()).item()
-        text = (
-            f"About {guess.bits_per_dim.item():.3f} ± {error:.3f} bits per dim. {outputs.answer}"
-        )
-        yield outputs._replace(answer=text)
     facts: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "most_unusual", "class"))
     if ebm.config.num_classes:
         (probabilities,) = ebm.classify(image, seed=seed).probabilities.tolist()

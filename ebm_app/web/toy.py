@@ -22,7 +22,6 @@ from .shared import (
     clear_on,
     metrics_box,
     plot_box,
-    progress,
     seed_box,
     slider,
     start_and_stop,
@@ -93,7 +92,7 @@ def toy(
     for state in train(chosen, method, seed, learning_rate, points, device):
         curve.append((state.step, state.metrics["error"]))
         facts = {"step": state.step, "best_step": state.best_step}
-        head = progress(state.step, iterations)
+        head = f"Step {state.step} of {iterations}"
         yield outputs(head, state.ratio, points, {**facts, "points": "validation"})
     yield outputs(f"{iterations} steps", state.best, test_points, {**facts, "points": "test"})
 

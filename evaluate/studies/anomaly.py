@@ -4,14 +4,12 @@ python evaluate/anomaly.py mnist --limit 300
 
 The table has the area under the ROC curve (AUROC) for each kind of unusual image of
 ``ebm_app.data.unusual``: by the log-likelihood of ``--num_likelihoods`` images, by the detector,
-and by the best detector of scikit-learn and, if it is installed, pyod on pixels. anomaly.png shows
-an image of each kind and its map.
+and by the best detector of scikit-learn on pixels. anomaly.png shows an image of each kind and its
+map.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +28,8 @@ from ebm_app.utils.fields import AtLeastTwo, Count, configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
-from ebm_app.utils.random import make_generator
 
 FALSE_ALARM_RATES = (0.01, 0.05, 0.1)
-#: Detectors of pyod
-PYOD = ("ECOD", "COPOD", "HBOS", "KNN", "INNE")
 #: Validation images to fit the other detectors, and this package's if it is not fitted yet.
 NUM_FITTED = 2000
 #: Data sets whose test images are unusual for a model of another one
@@ -79,15 +74,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if len(likelihoods):
         scores["likelihood"] = detector.model.log_prob(likelihoods, estimator="elbo").numpy()
     shown: dict[str, tuple[Tensor, np.ndarray]] = {}
-    kinds = {
-        kind: make_unusual(
-            data.test[: args.num_unusual],
-            config.num_levels,
-            make_generator("cpu", args.seed),
-            {kind: change},
-        )
-        for kind, change in (KINDS | OTHER_KINDS).items()
-    }
+    source, kinds = data.test[: args.num_unusual], {}
+    for kind, change in (KINDS | OTHER_KINDS).items():
+        generator = torch.Generator().manual_seed(args.seed)
+        kinds[kind] = make_unusual(source, config.num_levels, generator, {kind: change})
     if other := OTHER_DATASETS.get(config.dataset):
         kinds[other] = images_of(other, args.num_unusual, config, args.data_root)
     for kind, levels in kinds.items():
@@ -115,10 +105,7 @@ def images_of(dataset: str, num: int, config: EBMConfig, data_root: str) -> Tens
 
 
 def fit_other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
-    """Return detectors of scikit-learn and, if it is installed, pyod, fitted to pixels (N, D).
-
-    A lower score is more anomalous.
-    """
+    """Return scores of pixels (N, D) by fitted detectors; a lower score is more anomalous."""
     # takes a second to import
     from sklearn.decomposition import PCA
     from sklearn.ensemble import IsolationForest
@@ -134,10 +121,6 @@ def fit_other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
     scores = {name: model.fit(pixels).score_samples for name, model in models.items()}
     pca = PCA(0.9, random_state=seed).fit(pixels)
     scores["PCA"] = lambda x: -np.square(x - pca.inverse_transform(pca.transform(x))).sum(1)
-    if find_spec("pyod") is not None:
-        for name in PYOD:
-            model = getattr(import_module(f"pyod.models.{name.lower()}"), name)().fit(pixels)
-            scores[name] = lambda x, model=model: -model.decision_function(x)
     return scores
 
 

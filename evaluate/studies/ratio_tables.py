@@ -41,20 +41,10 @@ NUM_POINTS, QUICK_POINTS = 10_000, 2_000
 with Path(__file__).with_name("reported.csv").open(encoding="utf-8", newline="") as _file:
     _rows = list(csv.DictReader(_file))
 REPORTED = {(row["problem"], row["method"]): float(row["mean"]) for row in _rows}
-#: The smallest problem, solved within a minute of a core
-QUICK_TOY = {
-    "problems": ("gaussians_d2",),
-    "methods": ("ctsm_v_time1",),
-    "iterations": 1_500,
-    "learning_rates": (5e-3,),
-    "num_seeds": 2,
-}
-QUICK_MI = {
-    "problems": ("mi_d40", "mi_d80"),
-    "iterations": 1_500,
-    "learning_rates": (5e-3,),
-    "num_seeds": 2,
-}
+#: Defaults of the flags with --quick: the smallest problems, solved within two minutes of a core
+QUICK = {"iterations": 1_500, "learning_rates": (5e-3,), "num_seeds": 2}
+QUICK_TOY = {**QUICK, "problems": ("gaussians_d2",), "methods": ("ctsm_v_time1",)}
+QUICK_MI = {**QUICK, "problems": ("mi_d40", "mi_d80")}
 
 
 @configuration(kw_only=True)
@@ -63,9 +53,7 @@ class TableFlags(CommonFlags):
 
     problems: tuple[str, ...] = setting("problems, by default all", ())
     methods: tuple[str, ...] = setting("methods, by default all", ())
-    iterations: PositiveInt | None = setting(
-        "training steps; the problem's own if not given", None
-    )
+    iterations: PositiveInt | None = setting("training steps, by default the problem's own", None)
     learning_rates: tuple[Positive, ...] = setting("learning rates, by default the paper's", ())
     num_seeds: Draws | None = setting("runs of the best learning rate: 3, or 2 with --quick", None)
     quick: bool = setting("the smallest problems with few steps, in a minute or two", False)

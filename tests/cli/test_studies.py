@@ -51,7 +51,6 @@ def test_table_selects_and_repeats_the_best_rate(script, capsys, tmp_path, monke
         assert row["note"] == ("not converged" if factor > 1 else None)
     for more, message in (
         (["--problems", "gaussians_d3"], "unknown problem 'gaussians_d3'"),
-        (["--methods", "gan"], "unknown method 'gan'"),
         (["--problems", "mixtures_k1_sigma0", "--methods", "ctsm_time1"], "do not belong"),
     ):
         assert call(toy, *flags, *more) == 2 and message in capsys.readouterr().err

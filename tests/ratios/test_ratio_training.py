@@ -9,7 +9,7 @@ from exact import F64, ExactModel, generator, normal
 from ebm_app.objectives.regression import CTSM
 from ebm_app.objectives.time_sampling import SharedTimes, stratified_numbers
 from ebm_app.paths import LinearVPPath
-from ebm_app.ratios.methods import CovarianceScores, TimeScoreRatio, TimeScores
+from ebm_app.ratios.methods import TimeScoreRatio, TimeScores
 from ebm_app.ratios.pairs import gaussian_pair, information_pair
 from ebm_app.ratios.problems import EvaluationPoints, Problem, train
 from ebm_app.utils.errors import NumericalError
@@ -17,7 +17,7 @@ from ebm_app.utils.errors import NumericalError
 METHODS = {
     "ctsm": TimeScores(objective="ctsm"),
     "ctsm_v": TimeScores(),
-    "matrix": CovarianceScores(),
+    "matrix": TimeScores(is_matrix=True),
 }
 
 

@@ -40,7 +40,6 @@ def test_npy_of_real_numbers(tmp_path, dtype):
         (np.array(["a"] * 12), "could not convert"),
         (NUMBERS * 1j, "Complex"),
         (np.zeros((12, 3, 1)), "dim 3"),
-        (np.float64(3), "Expected rows"),
         (np.zeros((0, 2)), "shape=(0, 2)"),
     ],
 )
@@ -57,10 +56,7 @@ TERABYTES = (
 )
 
 
-BAD_FILES = {"empty": b"", "text": b"a\n1\n", "pickled": pickle.dumps([1.0]), "8 TB": TERABYTES}
-
-
-@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES)
+@pytest.mark.parametrize("content", [b"", b"a\n1\n", pickle.dumps([1.0]), TERABYTES])
 def test_damaged_npy_raises(tmp_path, content):
     path = write(tmp_path / "bad.npy", content)
     message = error_of(read_rows, path)
@@ -109,11 +105,9 @@ def test_csv_of_other_programs(tmp_path):
     "text, parts",
     [
         ("x,b\n1,2\n", ["unknown column", "'a'", "b, x"]),
-        ("\n\n", ["text table"]),
         ("a,b\n1,2,3\n1,2,3\n", ["text table"]),
         ("a,b\n1,2\n3,four\n", ["four"]),
         ("a,b\n1,2\n,4\n3\n", ["NaN"]),
-        ('a,b\n1,"2\n', ["text table"]),
         ("a,b\n1,é\n".encode("latin-1"), ["text table", "utf-8"]),
     ],
 )

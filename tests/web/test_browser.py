@@ -162,19 +162,6 @@ def test_stop_works_within_a_step_and_kinds_do_not_wait(visit, monkeypatch):
     assert text_of(page, "Run", "^Step") == stopped
 
 
-def test_unreadable_upload_is_reported(visit, tmp_path):
-    page = visit()
-    open_tab(page, "Upload")
-    bad = tmp_path / "photo.png"
-    bad.write_text("no image")
-    with page.expect_file_chooser() as chooser:
-        page.get_by_text("Click to Upload").locator("visible=true").first.click()
-    chooser.value.set_files(bad)
-    toast = page.get_by_test_id("toast-body")
-    toast.wait_for(timeout=WAIT)
-    assert "cannot be read" in toast.inner_text() and str(tmp_path) not in toast.inner_text()
-
-
 def test_link_selects_model_class_seed_and_tab(visit):
     page = visit(query="&model=labelled&class=2&seed=7&guidance=2.5&tab=generate")
     page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=WAIT)

@@ -13,7 +13,7 @@ from ebm_app.web.app import BAD_IMAGE, FAILED, describe_failure, link_updates
 from ebm_app.web.shared import write_link
 
 
-def test_errors_are_described_without_details(monkeypatch, caplog):
+def test_errors_are_described_without_details(caplog):
     error = UserError("Cannot read '/srv/my models/run/a.json' (no /tmp/x/file).")
     assert describe_failure(error) == "Cannot read 'a.json' (no file)."
     assert describe_failure(gr.Error("too large")) == "too large"
@@ -22,24 +22,24 @@ def test_errors_are_described_without_details(monkeypatch, caplog):
     assert describe_failure(ValueError("bad value")) == "Malformed call: bad value"
     assert not [record for record in caplog.records if record.exc_info]
 
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UserError("'<img src=x>' & more"), "'&lt;img src=x&gt;' &amp; more"),
+        (HTTPException(500, "secret"), FAILED),
+    ],
+)
+def test_page_escapes_messages_and_logs_internal_errors(monkeypatch, caplog, error, message):
     async def fail(*args, **kwargs):
-        raise HTTPException(500, "secret")
+        raise error
 
     monkeypatch.setattr(gr.Blocks, "process_api", fail)
     monkeypatch.setattr(app, "PACKAGE", app.Path(__file__).parent)
     with pytest.raises(gr.Error) as caught:
         asyncio.run(app.Page.process_api(app.Page.__new__(app.Page)))
-    assert caught.value.message == FAILED and "secret" in caplog.text
-
-
-def test_messages_are_escaped_for_the_browser(monkeypatch):
-    async def fail(*args, **kwargs):
-        raise UserError("'<img src=x>' & more")
-
-    monkeypatch.setattr(gr.Blocks, "process_api", fail)
-    with pytest.raises(gr.Error) as caught:
-        asyncio.run(app.Page.process_api(app.Page.__new__(app.Page)))
-    assert caught.value.message == "'&lt;img src=x&gt;' &amp; more"
+    assert caught.value.message == message
+    assert ("secret" in caplog.text) == (message == FAILED)
 
 
 def test_link_sets_valid_values_only(models):

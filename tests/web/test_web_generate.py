@@ -3,15 +3,12 @@
 import re
 
 import numpy as np
-import torch
 from conftest import error_of, pixels
-from gradio import SelectData
 
 from ebm_app.data.pictures import to_uint8
 from ebm_app.sampling import SAMPLERS
 from ebm_app.sampling.base import Frame
 from ebm_app.web import generate, shared
-from ebm_app.web.uploads import read_upload
 
 
 def run(models, seed=7, randomise=False, num=5):
@@ -62,22 +59,6 @@ def test_class_choice_is_offered_to_class_conditional_models(models):
     assert not classes["visible"] and classes["value"] == "any"
     assert models.max_classes() == 3
     assert generate.labels_of("one of each", 0, 1) == generate.labels_of("any", 0, 1) == ()
-
-
-def test_selected_image_is_the_file_that_was_shown(page, models):
-    (images,) = (
-        block for block in page.blocks.values() if getattr(block, "label", None) == "Samples"
-    )
-    *_, (pictures, *_) = run(models)
-    shown = images.preprocess(images.postprocess(pictures))
-    event = SelectData(None, {"index": 2, "value": None})
-    path = shared.selected_file(shown, event)
-    config = models.load("grey").config
-    expected = models.load("grey").sample(5, "pf_ode", seed=7, num_steps=3)[2:3]
-    image, notes = read_upload(path, config)
-    assert torch.allclose(image, expected) and not notes
-    missing = SelectData(None, {"index": 9, "value": None})
-    assert shared.selected_file(shown, missing)["__type__"] == "update"
 
 
 def test_acceptance_of_hmc_is_shown():

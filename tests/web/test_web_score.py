@@ -56,24 +56,17 @@ def test_empty_inputs_are_answered_without_a_score(models):
     assert missing == [score.ScoreOutputs(answer=score.NO_IMAGE)]
 
 
-def test_map_lies_over_the_image_beside_its_nearest(models, tmp_path):
-    assert models.detector("grey") is models.detector("grey")
-    path = save_digit(tmp_path / "digit.png")
-    *_, last = score.score("grey", path, 2, models=models, seed=3)
-    shown, nearest = (axes.images[0].get_array() for axes in last.where.axes[:2])
-    assert np.array_equal(shown, digit()[0, 0])
-    assert np.array_equal(nearest, digit()[0, 0])  # the detector was fitted to this image
-
-
-def test_maps_of_nine_ordinary_images_in_ten_have_no_colour(models, tmp_path):
+def test_map_has_no_colour_for_nine_ordinary_images_in_ten(models, tmp_path):
     detector = models.detector("grey")
     maxima = detector.explain(detector.ordinary[:24]).max((1, 2))
     assert (maxima <= models.map_threshold("grey")).mean() == pytest.approx(0.9, abs=0.05)
-    quiet = int(maxima.argmin())
-    path = save_digit(tmp_path / "digit.png", quiet)
+    index = int(maxima.argmin())
+    path = save_digit(tmp_path / "digit.png", index)
     *_, last = score.score("grey", path, 2, models=models, seed=3)
     (overlay,) = (image for image in last.where.axes[0].images if np.ndim(image.get_alpha()))
     assert overlay.get_alpha().max() == 0
+    for axes in last.where.axes[:2]:  # the image, and the same image as the nearest
+        assert np.array_equal(axes.images[0].get_array(), digit(index)[0, 0])
 
 
 def test_class_probabilities_are_shown_for_labelled_models(models, tmp_path):
@@ -123,27 +116,17 @@ def test_place_names_the_third_of_the_image():
         assert place_of(excess) == place
 
 
-def strange(kind):
-    """Return an image of 8 x 8 pixels that is no digit."""
-    if kind == "noise":
-        return torch.randint(0, 17, (1, 1, 8, 8), generator=torch.Generator().manual_seed(0)) / 16
-    return torch.full((1, 1, 8, 8), float(kind == "white"))
-
-
-@pytest.mark.parametrize("kind", ["noise", "white", "blank"])
-def test_digits_model_calls_other_images_unusual(kind):
-    detector = AnomalyDetector("digits")
-    facts, _ = examine(detector, strange(kind))
-    p = detector.p_value(strange(kind)).item()
-    words = verdict({**facts, "class": 9})
-    assert words.startswith("Very unusual" if p <= VERY_UNUSUAL else "Unusual")
-    assert f"(p = {p:.2g})" in words
-
-
-def test_few_held_out_digits_are_called_unusual():
+def test_verdict_of_digits_and_of_other_images():
     detector, digits = AnomalyDetector("digits"), load_images("digits").test[:60] / 16
     verdicts = [
         verdict({**examine(detector, image)[0], "class": None}) for image in digits.split(1)
     ]
     unusual = sum(not words.startswith("Usual") for words in verdicts)
     assert unusual <= 60 * 0.1 + 3 * (60 * 0.1 * 0.9) ** 0.5
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 17, (1, 1, 8, 8), generator=generator) / 16
+    for image in (noise, torch.zeros(1, 1, 8, 8), torch.ones(1, 1, 8, 8)):
+        p = detector.p_value(image).item()
+        words = verdict({**examine(detector, image)[0], "class": 9})
+        assert words.startswith("Very unusual" if p <= VERY_UNUSUAL else "Unusual")
+        assert f"(p = {p:.2g})" in words

@@ -1,17 +1,22 @@
 """Command line, access control and limits of the server."""
 
 import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import gradio as gr
 import httpx
 import pytest
-from conftest import AUTH, LOGIN, error_of, free_port
+from conftest import error_of
 from PIL import Image
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
 
 from ebm_app.cli.command_line import run_script
-from ebm_app.web.server import MAX_IMAGE_PIXELS, check_auth, serve
+from ebm_app.web import server
+from ebm_app.web.server import MAX_IMAGE_PIXELS, LoginDelay, check_auth
 
 
 def test_invalid_arguments_exit_with_code_2(page_files, script, folder, capsys, monkeypatch):
@@ -46,44 +51,39 @@ def test_only_a_local_page_needs_no_password(script, monkeypatch):
     assert "user:password" in error_of(script("ui/app.py").main, ["--host", "0.0.0.0"])
 
 
+def test_wrong_passwords_delay_the_next_login(monkeypatch, caplog):
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(server, "time", clock)
+
+    async def login(request):
+        return Response(status_code=200 if await request.body() == b"right" else 400)
+
+    routes = [Route("/login", login, methods=["POST"])]
+    client = TestClient(Starlette(routes=routes, middleware=[Middleware(LoginDelay)]))
+
+    def post(word):
+        return client.post("/login", content=word)
+
+    assert [post("wrong").status_code for _ in range(6)] == [400] * 4 + [429] * 2
+    assert "Wrong password 1 from testclient" in caplog.text
+    refused = post("right")
+    assert refused.headers["Retry-After"] == "1" and "Too many wrong passwords" in refused.text
+    clock.now = 1.0
+    assert [post("wrong").status_code for _ in range(2)] == [400, 429]
+    clock.now = 3.0
+    for word, code in (("right", 200), ("wrong", 400), ("right", 200)):  # resets the count
+        assert post(word).status_code == code
+
+
 @pytest.mark.process
-def test_requests_without_a_login_are_refused(address):
+def test_requests_are_checked(address):
+    """The login, the Host header, and the security policy."""
     assert Image.MAX_IMAGE_PIXELS == MAX_IMAGE_PIXELS  # set before the page is served
     for path in ("config", "gradio_api/info", "monitoring"):
         assert httpx.get(address + path, follow_redirects=True).status_code in (401, 403, 404)
-
-
-@pytest.mark.process
-def test_requests_for_another_host_are_refused(address):
     for host, code in (("localhost:1", 200), ("127.0.0.1", 200), ("evil.example", 400)):
         answer = httpx.get(address, headers={"Host": host}, trust_env=False)
         assert answer.status_code == code, host
-
-
-@pytest.mark.process
-def test_wrong_passwords_delay_the_next_login(page_files, caplog):
-    with gr.Blocks() as page:
-        gr.Markdown("page")
-    address = serve(page, "127.0.0.1", free_port(), AUTH)
-    try:
-        wrong = {**LOGIN, "password": "wrong"}
-        with ThreadPoolExecutor(20) as pool:
-            answers = pool.map(lambda _: httpx.post(f"{address}login", data=wrong), range(40))
-            codes = [answer.status_code for answer in answers]
-        assert set(codes) == {400, 429} and codes.count(400) < 10
-        assert "Wrong password 1 from 127.0.0.1" in caplog.text
-        refused = httpx.post(f"{address}login", data=LOGIN)
-        assert refused.status_code == 429 and "Too many wrong passwords" in refused.text
-        time.sleep(int(refused.headers["Retry-After"]) + 1)
-        for _ in range(2):  # a correct password resets the count
-            assert httpx.post(f"{address}login", data=LOGIN).status_code == 200
-        assert httpx.post(f"{address}login", data=wrong).status_code == 400
-    finally:
-        page.close(verbose=False)
-
-
-@pytest.mark.process
-def test_page_forbids_requests_to_other_hosts(address):
     for path in ("", "config", "login"):
         policy = httpx.get(address + path, trust_env=False).headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'self'; ") and "http" not in policy
