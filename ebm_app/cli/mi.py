@@ -21,8 +21,12 @@ class Arguments:
 
     x: str | None = setting("rows of X: .npy, .npz, .csv, .tsv, .txt or .parquet", None)
     y: str | None = setting("rows of Y, one for each row of X; may be the same table", None)
-    x_columns: tuple[str, ...] = setting("columns of --x, or the array of an .npz file", ())
-    y_columns: tuple[str, ...] = setting("columns of --y, or the array of an .npz file", ())
+    x_columns: tuple[str, ...] = setting(
+        "columns of --x, by default all, or the array of an .npz file", ()
+    )
+    y_columns: tuple[str, ...] = setting(
+        "columns of --y, by default all, or the array of an .npz file", ()
+    )
     iterations: Steps | None = setting(
         "max training steps of each network; 1,000 if not given", None
     )

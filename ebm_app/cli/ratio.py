@@ -33,7 +33,9 @@ class Arguments:
         "overlap",
         "ctsm_v",
     )
-    columns: tuple[str, ...] = setting("columns of tables, or the array of .npz files", ())
+    columns: tuple[str, ...] = setting(
+        "columns of tables, by default all, or the array of .npz files", ()
+    )
     num_folds: int = setting("number of folds, each with its own network", 5)
     iterations: Steps = setting("max training steps of each network", 1_200)
     output_dir: Path = setting("folder of the record, the plot and the tables", Path("runs/ratio"))

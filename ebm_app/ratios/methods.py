@@ -158,22 +158,19 @@ class TimeScores:
         return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting, 0.0, EPS))
 
 
-#: Settings of ``TimeScores`` by the names of weightings in the paper's tables
-SETTINGS = {
-    "uniform": {"weighting": "uniform"},
-    "stein": {"weighting": "stein_score"},
-    "time0": {"moment": "data"},
-    "time1": {},
-}
-
-
-def methods_of(sigma: float | None, *names: str) -> dict[str, TimeScores]:
-    """Methods on one path by their names in the paper's tables: an objective and a weighting."""
-    methods = {}
-    for name in names:
-        objective, _, weighting = name.rpartition("_")
-        methods[name] = TimeScores(sigma, objective, **SETTINGS[weighting])
-    return methods
+def methods_of(sigma: float | None) -> dict[str, TimeScores]:
+    """Every objective with every weighting on one path, by the names of the paper's tables."""
+    weightings = {
+        "uniform": {"weighting": "uniform"},
+        "stein": {"weighting": "stein_score"},
+        "time0": {"moment": "data"},
+        "time1": {},
+    }
+    return {
+        f"{objective}_{name}": TimeScores(sigma, objective, **settings)
+        for objective in ("tsm", "ctsm", "ctsm_v")
+        for name, settings in weightings.items()
+    }
 
 
 #: Rows of the figure of mutual information

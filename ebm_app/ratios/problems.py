@@ -162,16 +162,21 @@ MIXTURE_RATES = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2)
 INFORMATION_RATES = (1e-4, 1e-3, 1e-2)
 
 
+def _select(sigma: float | None, *names: str) -> dict[str, TimeScores]:
+    methods = methods_of(sigma)
+    return {name: methods[name] for name in names}
+
+
 MIXTURE_METHODS = {
-    "": methods_of(1.0, *SCORES),
-    "_sigma1.41": methods_of(math.sqrt(2), *SCORES),
-    "_sigma0": methods_of(0.0, "tsm_uniform"),  # no conditional score exists without noise
+    "": _select(1.0, *SCORES),
+    "_sigma1.41": _select(math.sqrt(2), *SCORES),
+    "_sigma0": _select(0.0, "tsm_uniform"),  # no conditional score exists without noise
 }
 TOY_PROBLEMS: dict[str, Problem] = {
     **{
         f"gaussians_d{dim}": Problem(
             gaussian_pair(dim),
-            methods_of(None, "tsm_time0", "tsm_time1", *SCORES),
+            _select(None, "tsm_time0", "tsm_time1", *SCORES),
             GAUSSIAN_RATES,
         )
         for dim in (2, 5, 10, 15, 20)

@@ -37,9 +37,9 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
     """Read rows (N, d) of numbers from a file, as float64.
 
     A .npy file holds the rows, and an .npz file the array that ``columns`` names. Otherwise
-    ``columns`` are those of a .parquet file or of a text table in UTF-8 with a header, .csv, .tsv
-    or .txt, also compressed (.gz). Cells are separated by commas, semicolons or tabs; decimal
-    commas are read where no commas separate cells. Columns that are not named may hold text.
+    ``columns``, by default all, are those of a .parquet file or of a text table in UTF-8 with a
+    header, .csv, .tsv or .txt, also compressed (.gz). Cells are separated by commas, semicolons or
+    tabs; decimal commas are read where no commas separate cells. Other columns may hold text.
 
     Raises:
         UserError: if the file is missing, damaged or of another format, a column is missing, or a
@@ -60,6 +60,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
         raise UserError(f"Cannot read '{path}' ({reason}). Save it as {form}.") from error
     if isinstance(rows, np.ndarray):
         return as_columns(rows, f"'{path}'")
+    columns = columns or (list(rows) if is_table else ())
     kind = "columns" if is_table else "arrays"
     if not columns or not set(columns) <= set(rows) or (len(columns) > 1 and not is_table):
         known, names = (shorten(", ".join(part)) or "none" for part in (rows, columns))

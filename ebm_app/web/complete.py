@@ -18,6 +18,7 @@ from .shared import (
     at_intervals,
     clear_on,
     picture,
+    progress,
     render,
     seed_box,
     slider,
@@ -63,7 +64,7 @@ def complete(
     begin = time.perf_counter()
     frames = iterate_completion(ebm, levels, known, seed, num_temperatures=num_temperatures)
     for frame in at_intervals(frames):
-        head = f"Step {frame.step} of {frame.num_steps}"
+        head = progress(frame.step, frame.num_steps)
         if frame.step == frame.num_steps:
             head = f"{num_images} completions in {time.perf_counter() - begin:.1f} s"
         known_half = f"the known half is your drawing averaged to {width} × {height} pixels"

@@ -23,6 +23,7 @@ from .shared import (
     bind,
     clear_on,
     gallery,
+    progress,
     render,
     seed_box,
     selected_file,
@@ -93,7 +94,7 @@ def describe(
 ) -> str:
     """Return the progress of a run, its classes, and the acceptance rate of HMC."""
     is_done = frame.step == frame.num_steps
-    head = f"{num_images} images" if is_done else f"Step {frame.step} of {frame.num_steps}"
+    head = f"{num_images} images" if is_done else progress(frame.step, frame.num_steps)
     parts = [f"{head} in {seconds:.1f} s"]
     if labels:
         classes = "random classes" if labels == RANDOM else "class " + ", ".join(map(str, labels))

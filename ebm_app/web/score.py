@@ -16,6 +16,7 @@ from ebm_app.data.levels import to_display
 from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.plots import plot_over
 from ebm_app.likelihood import ESTIMATORS
+from ebm_app.likelihood.amortised import Amortised
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
 from ebm_app.utils.tensors import standard_error
 
@@ -48,6 +49,13 @@ ROWS, COLUMNS = ("upper", "", "lower"), ("left", "", "right")
 #: Id of the tab for uploads
 UPLOAD = "upload"
 NO_IMAGE = "There is no image. Upload one, or click on an example."
+#: What the default estimators compute
+NOTES = {
+    "elbo": "a lower bound on the log density of the model's own reversed diffusion, which is "
+    "normalised; averaged over noisy copies of the image",
+    "time_integral": "the integral of the time score over time at a fixed image; normalised only "
+    "if the time score is exact",
+}
 HINT = (
     "The answer comes when you lift the pen. The model gives every image a probability, which it "
     "learned by [conditional time score matching](https://arxiv.org/abs/2502.02300)."
@@ -103,11 +111,17 @@ def score_drawing(
 def score_image(
     models: Models, model: str, image: Tensor, repeats: int, seed: int, notes: list[str] = ()
 ) -> Iterator[ScoreOutputs]:
-    """Yield the image, then the verdict with the class and the map, then the likelihood by the
-    model's default estimator, averaged over more and more of ``repeats`` dequantisation draws."""
+    """Yield the image and an amortised likelihood, if the model has one, then the verdict with the
+    class and the map, then the likelihood by the model's default estimator, averaged over more
+    and more of ``repeats`` dequantisation draws."""
     outputs = ScoreOutputs(render(image, 256), "Computing", image=image)
     yield outputs
     ebm, detector = models.load(model), models.detector(model)
+    if Amortised.supports(ebm.density):
+        guess = ebm.likelihood(image, estimator="amortised")
+        error = -to_bits_per_dim(guess.error, image.numel()).item()
+        bits = f"About {guess.bits_per_dim.item():.3f} ± {error:.3f} bits per dim."
+        yield outputs._replace(answer=f"{bits} {outputs.answer}")
     facts: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "most_unusual", "class"))
     if ebm.config.num_classes:
         (probabilities,) = ebm.classify(image, seed=seed).probabilities.tolist()
@@ -126,7 +140,7 @@ def score_image(
     metrics = {
         **facts,
         "estimator": estimator,
-        "normalised": ESTIMATORS[estimator].normalised,
+        "normalised": estimator == "elbo",
         "eps": ebm.config.eps,
         "num_dims": image.numel(),
         "notes": notes,
@@ -138,7 +152,7 @@ def score_image(
         metrics = metrics | mean_likelihood(draws, estimator, image.numel())
         bits = "{bits_per_dim:.3f} ± {bits_error:.3f} bits per dim".format_map(metrics)
         bits = bits.replace(" ± nan", "")  # of a single draw
-        lines = [facts["answer"], *notes, f"{bits}, by {estimator}: {ESTIMATORS[estimator].note}"]
+        lines = [facts["answer"], *notes, f"{bits}, by {estimator}: {NOTES[estimator]}"]
         yield outputs._replace(answer="\n".join(lines), metrics=metrics)
 
 
@@ -239,7 +253,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
         with gr.Column(min_width=300):
             text = text_box("Answer", 4, "Draw or upload an image.", elem_id="answer")
             classes = gr.Label(label="Class", num_top_classes=3, elem_classes="hide-empty")
-            where = plot_box("Unusual regions")
+            where = plot_box("Unusual regions", elem_classes=["hide-empty", "photos"])
             alt_text = "The image after resizing and rounding to the model's levels"
             with gr.Accordion("Details", open=False):
                 seen = picture("As the model sees it", alt_text, 256)

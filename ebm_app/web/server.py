@@ -37,6 +37,11 @@ CONTENT_SECURITY_POLICY = (
     "img-src 'self' blob: data:; font-src 'self' data:; worker-src 'self' blob:; "
     "connect-src 'self' blob: data:; object-src 'none'; base-uri 'self'; form-action 'self'"
 )
+DESCRIPTION = (
+    "An energy-based model computes the probability of your drawing, says whether it is unusual, "
+    "and draws images of its own."
+)
+HEAD = f'<meta name="description" content="{DESCRIPTION}">'
 THEME = gr.themes.Default(
     primary_hue="teal", secondary_hue="teal", neutral_hue="slate"
 ).set(  # higher contrast than the defaults
@@ -58,6 +63,7 @@ CSS = """
 [data-testid="matplotlib"] { padding-top: 2rem; }
 /* dark theme: invert the lightness of plots, keep the hues */
 .dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
+.dark .photos [data-testid="matplotlib"] img { filter: none; }
 /* gallery of examples: five columns, as many rows as needed */
 .small .grid-wrap { min-height: 0 !important; max-height: none !important; padding-top: 2rem; }
 .small .grid-container { grid-template-columns: repeat(5, 1fr) !important; }
@@ -187,6 +193,7 @@ def serve(
             footer_links=["api"],
             theme=THEME,
             css=CSS,
+            head=HEAD,
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={

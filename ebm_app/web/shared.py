@@ -107,6 +107,11 @@ def at_intervals(frames: Iterable[Frame]) -> Iterator[Frame]:
             yield frame
 
 
+def progress(step: int, total: int) -> str:
+    """Return the progress of a run as text."""
+    return f"Step {step} of {total}"
+
+
 def write_link(*names: str, **fixed: str) -> str:
     """Return JavaScript of an event that writes its inputs, by ``names``, and the ``fixed`` values
     into the address of the browser.

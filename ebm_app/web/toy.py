@@ -12,16 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from torch import Tensor
 
-from ebm_app.ratios.methods import TimeScoreRatio
+from ebm_app.ratios.methods import TimeScoreRatio, methods_of
+from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.problems import TEST, TOY_PROBLEMS, VALIDATION, EvaluationPoints, train
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 
 from .shared import (
-    clear_on,
+    AT_ONCE,
     metrics_box,
     plot_box,
+    progress,
     seed_box,
     slider,
     start_and_stop,
@@ -36,18 +38,32 @@ NUM_POINTS = 600
 EVAL_EVERY = 50
 #: Width of a plot in inches, narrow enough for a phone, and dots per inch
 WIDTH, DPI = 4.2, 130
-PROBLEM, METHOD = "gaussians_d2", "ctsm_v_time1"
+OBJECTIVES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
+WEIGHTINGS = {
+    "uniform": "uniform weighting",
+    "stein": "Stein score weighting",
+    "time0": "inverse-variance weighting, c from the data",
+    "time1": "inverse-variance weighting, c = 1",
+}
+PROBLEMS = {name: problem for name, problem in TOY_PROBLEMS.items() if "sigma" not in name}
+#: Label of each path, and the sigma of a Schrödinger bridge or None
+PATHS: dict[str, tuple[str, float | None]] = {
+    "variance_preserving": ("variance preserving", None),
+    "bridge_sigma1": ("Schrödinger bridge, σ = 1", 1.0),
+    "bridge_sigma1.41": ("Schrödinger bridge, σ = √2", math.sqrt(2)),
+}
+METHODS = tuple(methods_of(None))
 HINT = (
     "Learn the log density ratio log p₁/p₀ of two known densities, and compare it with the exact "
-    "one. Problems and methods are those of the paper's tables: Gaussians or mixtures, and TSM, "
-    "CTSM or CTSM-v with a weighting."
+    "one. p₀ is the reference at t = 0, p₁ the data at t = 1."
 )
 #: Plot, text and metrics
-ToyOutputs = tuple[Figure | None, str, dict[str, Any]]
+ToyOutputs = tuple[Figure, str, dict[str, Any]]
 
 
 def toy(
     problem: str,
+    path: str,
     method: str,
     learning_rate: float,
     iterations: int,
@@ -60,22 +76,22 @@ def toy(
     Returns a plot, a text and the metrics. During training, the metrics are those on validation
     points. The last ones are those of the best step, on test points.
     """
-    chosen = TOY_PROBLEMS[choose("problem", problem, TOY_PROBLEMS)]
-    choose(f"method of {problem}", method, chosen.methods)
-    every = min(EVAL_EVERY, math.ceil(iterations / 10))
-    chosen = replace(chosen, iterations=iterations, eval_every=every)
-    label = f"{problem} · {method}"
-    yield None, f"Starting · {label}", {}
+    pair = PROBLEMS[choose("problem", problem, PROBLEMS)].pair
+    path_label, sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))]
+    choose("method", method, METHODS)
+    name, label = method_label(method), f"{problem_label(problem)} · {path_label}"
+    yield plot_pair(pair), f"Starting · {label}", {}
     begin, curve = time.perf_counter(), []
     settings = {
         "problem": problem,
+        "path_kind": path,  # gradio's client treats a dict with the key "path" as a file
         "method": method,
         "learning_rate": learning_rate,
         "iterations": iterations,
         "seed": seed,
     }
     points, test_points = (
-        EvaluationPoints(chosen.pair, NUM_POINTS, make_generator(device, 0, stream))
+        EvaluationPoints(pair, NUM_POINTS, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
 
@@ -85,24 +101,67 @@ def toy(
         estimate = ratio.log_ratio(points.x)
         metrics = {**settings, **facts, **finite_or_none(points.metrics(estimate))}
         metrics["divergence_truth"] = points.metrics(points.truth)["divergence"]
-        plot = plot_trial(curve, points.truth, estimate, label)
+        plot = plot_trial(curve, points.truth, estimate, f"{name}\n{problem_label(problem)}")
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
-        return plot, f"{head}\n{result_text(metrics)}", metrics
+        return plot, f"{head}\n{name}: {result_text(metrics)}", metrics
 
+    chosen = replace(
+        PROBLEMS[problem],
+        methods=methods_of(sigma),
+        iterations=iterations,
+        eval_every=min(EVAL_EVERY, math.ceil(iterations / 10)),
+    )
     for state in train(chosen, method, seed, learning_rate, points, device):
         curve.append((state.step, state.metrics["error"]))
         facts = {"step": state.step, "best_step": state.best_step}
-        head = f"Step {state.step} of {iterations}"
+        head = progress(state.step, iterations)
         yield outputs(head, state.ratio, points, {**facts, "points": "validation"})
     yield outputs(f"{iterations} steps", state.best, test_points, {**facts, "points": "test"})
+
+
+def paths_of(problem: str) -> list[str]:
+    """Return the names of the paths that suit a problem. The variance-preserving path needs a
+    standard normal reference, which the mixtures lack."""
+    is_mixture = problem.startswith("mixtures")
+    return [name for name, (_, sigma) in PATHS.items() if sigma or not is_mixture]
+
+
+def method_label(method: str) -> str:
+    """Return a method in words."""
+    objective, _, weighting = method.rpartition("_")
+    return f"{OBJECTIVES[objective]} · {WEIGHTINGS[weighting]}"
+
+
+def problem_label(problem: str) -> str:
+    """Return a problem in words."""
+    kind, _, size = problem.partition("_")
+    if kind == "gaussians":
+        return f"two Gaussians, D = {size.removeprefix('d')}"
+    return f"mixtures, D = 20, k = {size.removeprefix('k')}"
 
 
 def result_text(metrics: Mapping[str, Any]) -> str:
     """Return the error of an estimate in words."""
     if metrics["error"] is None:
-        return "The estimate is not finite. Lower the learning rate."
-    error = metrics["error"] ** 0.5
-    return f"Root mean square error {error:.3g} nats on {metrics['points']} points"
+        return "the estimate is not finite; lower the learning rate"
+    return (
+        f"root mean square error {metrics['error'] ** 0.5:.3g} nats on {metrics['points']} points"
+    )
+
+
+def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
+    """Plot draws of both densities in the first two coordinates."""
+    figure = Figure(figsize=(WIDTH, 3.2), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    generator = make_generator("cpu", 0, VALIDATION)
+    for draws, label, marker, color in (
+        (pair.p0.sample(num, generator), "$p_0$, reference", "o", "0.6"),
+        (pair.p1.sample(num, generator), "$p_1$, data", "x", "C0"),
+    ):
+        axes.plot(*draws[:, :2].T.numpy(), ls="", marker=marker, ms=3, color=color, label=label)
+    axes.set(xlabel="first coordinate", ylabel="second coordinate", aspect="equal")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    return figure
 
 
 def plot_trial(
@@ -134,11 +193,16 @@ def plot_trial(
 def build(seed: int, device: str) -> None:
     """Add the tab and its endpoint /toy to the page."""
     gr.Markdown(HINT)
-    methods = sorted({name for problem in TOY_PROBLEMS.values() for name in problem.methods})
+    first = next(iter(PROBLEMS))
+    problems = [(problem_label(name), name) for name in PROBLEMS]
+    methods = [(method_label(name), name) for name in METHODS]
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
-            problem = gr.Dropdown(list(TOY_PROBLEMS), value=PROBLEM, label="Problem")
-            method = gr.Dropdown(methods, value=METHOD, label="Method")
+            problem = gr.Dropdown(problems, value=first, label="Problem")
+            # all paths at first, so that the API accepts them with any problem
+            paths = [(label, name) for name, (label, _) in PATHS.items()]
+            path = gr.Dropdown(paths, value=paths_of(first)[0], label="Path from p₀ to p₁")
+            method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method")
             bounds = {"minimum": MIN_RATE, "maximum": MAX_RATE, "step": 1e-4}
             rate = gr.Number(1e-2, label="Learning rate", **bounds)
             iterations = slider(1, MAX_ITERATIONS, 600, "Iterations")
@@ -146,7 +210,24 @@ def build(seed: int, device: str) -> None:
             buttons = start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
             text = text_box("Run", 3)
-            outputs = [plot_box("Log ratio"), text, metrics_box()]
-    inputs = [problem, method, rate, iterations, seeds]
+            plot = plot_box("Log ratio", value=plot_pair(PROBLEMS[first].pair))
+            outputs = [plot, text, metrics_box()]
+
+    def select_path(problem: str) -> dict[str, Any]:
+        names = paths_of(problem)
+        return gr.update(choices=[(PATHS[name][0], name) for name in names], value=names[0])
+
+    inputs = [problem, path, method, rate, iterations, seeds]
     event = start_by(buttons, toy, inputs, outputs, "research", device=device)
-    clear_on([problem.input, method.input], [event], outputs)
+    problem.change(select_path, problem, path, **AT_ONCE)
+    # not path.change, which a new problem triggers too
+    triggers = [problem.change, path.input, method.input]
+    gr.on(triggers, None, cancels=[event], **AT_ONCE)
+    # show draws of the problem instead of an outdated result
+    gr.on(
+        triggers,
+        lambda name: [plot_pair(PROBLEMS[name].pair), "", None],
+        problem,
+        outputs,
+        **AT_ONCE,
+    )

@@ -27,7 +27,11 @@ CHANGED = (
     "The image was cropped, resized or rounded, which changes its likelihood. An image of "
     "{width}x{height} pixels with the model's {levels} levels needs no change."
 )
+#: Value up to which a pixel is faint, and min faint pixels of an image with compression noise. No
+#: MNIST test digit has more than 33; as a JPEG of quality 50 to 95 each of 400 has at least 52.
+FAINT, MIN_FAINT = 16 / 255, 45
 INVERTED = "Dark ink on light was inverted, since the model's digits are light on black."
+COMPRESSED = "The background has compression noise, as in a JPEG, which costs bits. Use a PNG."
 
 
 class DigitFrame(NamedTuple):
@@ -79,6 +83,10 @@ def read_upload(path: str | Path, config: EBMConfig) -> tuple[Tensor, list[str]]
     is_small = whole.width < width or whole.height < height
     if is_small or ImageChops.difference(enlarged, whole).getbbox():
         notes.append(CHANGED.format(width=width, height=height, levels=config.num_levels))
+    elif config.dataset in FRAMES:
+        num_faint = int(((image > 0) & (image <= FAINT)).sum())
+        if num_faint >= MIN_FAINT:
+            notes.append(COMPRESSED)
     return image, notes
 
 

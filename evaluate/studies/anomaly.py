@@ -4,12 +4,14 @@ python evaluate/anomaly.py mnist --limit 300
 
 The table has the area under the ROC curve (AUROC) for each kind of unusual image of
 ``ebm_app.data.unusual``: by the log-likelihood of ``--num_likelihoods`` images, by the detector,
-and by the best detector of scikit-learn on pixels. anomaly.png shows an image of each kind and its
-map.
+and by the best detector of scikit-learn and, if it is installed, pyod on pixels. anomaly.png shows
+an image of each kind and its map.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
 
 FALSE_ALARM_RATES = (0.01, 0.05, 0.1)
+#: Detectors of pyod
+PYOD = ("ECOD", "COPOD", "HBOS", "KNN", "INNE")
 #: Validation images to fit the other detectors, and this package's if it is not fitted yet.
 NUM_FITTED = 2000
 #: Data sets whose test images are unusual for a model of another one
@@ -121,6 +125,10 @@ def fit_other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
     scores = {name: model.fit(pixels).score_samples for name, model in models.items()}
     pca = PCA(0.9, random_state=seed).fit(pixels)
     scores["PCA"] = lambda x: -np.square(x - pca.inverse_transform(pca.transform(x))).sum(1)
+    if find_spec("pyod") is not None:
+        for name in PYOD:
+            model = getattr(import_module(f"pyod.models.{name.lower()}"), name)().fit(pixels)
+            scores[name] = lambda x, model=model: -model.decision_function(x)
     return scores
 
 

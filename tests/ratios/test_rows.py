@@ -37,10 +37,11 @@ def test_npy_of_real_numbers(tmp_path, dtype):
     "values, reason",
     [
         (np.array([[1.0, None]] * 12, object), "Python objects"),
-        (np.array(["a"] * 12), "could not convert"),
-        (NUMBERS * 1j, "Complex"),
-        (np.zeros((12, 3, 1)), "dim 3"),
-        (np.zeros((0, 2)), "shape=(0, 2)"),
+        (np.array(["a"] * 12), "type"),
+        (NUMBERS * 1j, "complex"),
+        (np.zeros((12, 3, 1)), "2-d"),
+        (np.float64(3), "Expected rows"),
+        (np.zeros((0, 2)), "shape (0, 2)"),
     ],
 )
 def test_npy_without_rows_of_numbers_raises(tmp_path, values, reason):
@@ -56,7 +57,10 @@ TERABYTES = (
 )
 
 
-@pytest.mark.parametrize("content", [b"", b"a\n1\n", pickle.dumps([1.0]), TERABYTES])
+BAD_FILES = {"empty": b"", "text": b"a\n1\n", "pickled": pickle.dumps([1.0]), "8 TB": TERABYTES}
+
+
+@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES)
 def test_damaged_npy_raises(tmp_path, content):
     path = write(tmp_path / "bad.npy", content)
     message = error_of(read_rows, path)
@@ -98,16 +102,18 @@ def test_csv_of_other_programs(tmp_path):
     assert list(table.columns) == ["b", "a"]
     assert np.array_equal(table["a"], np.arange(12))
     assert np.array_equal(table["b"], [float(f"{i}e-1") for i in range(12)])
-    assert "could not convert" in error_of(read_rows, tmp_path / "d.CSV")  # all columns
+    assert "Column 'note'" in error_of(read_rows, tmp_path / "d.CSV")  # all columns
 
 
 @pytest.mark.parametrize(
     "text, parts",
     [
-        ("x,b\n1,2\n", ["unknown column", "'a'", "b, x"]),
+        ("x,b\n1,2\n", ["columns x, b", "got a"]),
+        ("\n\n", ["text table"]),
         ("a,b\n1,2,3\n1,2,3\n", ["text table"]),
-        ("a,b\n1,2\n3,four\n", ["four"]),
-        ("a,b\n1,2\n,4\n3\n", ["NaN"]),
+        ("a,b\n1,2\n3,four\n", ["Column 'b'", "type"]),
+        ("a,b\n1,2\n,4\n3\n", ["2 of 6 values", "row 2", "column 'a'"]),
+        ('a,b\n1,"2\n', ["text table"]),
         ("a,b\n1,é\n".encode("latin-1"), ["text table", "utf-8"]),
     ],
 )
@@ -119,14 +125,15 @@ def test_invalid_csv_raises(tmp_path, text, parts):
 
 
 def test_masked_nan_and_infinite_values_raise():
+    values = NUMBERS.copy()
+    values[[3, 9], [1, 0]] = np.nan, np.inf
+    message = error_of(as_columns, values, "x1")
+    assert "2 of 36 values of x1" in message and "row 4 " in message and "column '2'" in message
     masked = np.ma.masked_greater(NUMBERS, 0.5)
+    message = error_of(as_columns, masked, "x0")
+    assert f"{(NUMBERS > 0.5).sum()} values of x0 are masked" in message
     nullable = pd.DataFrame({"a": [1, None]}, dtype="Int64")
-    for values, word in (
-        (masked, "masked"),
-        (nullable, "NaN"),
-        (np.array([1, np.inf]), "infinity"),
-    ):
-        assert word in error_of(as_columns, values, "x1")
+    assert "1 of 2 values of x" in error_of(as_columns, nullable, "x")
 
 
 def test_tensors_with_gradient_are_rows():

@@ -192,7 +192,7 @@ def test_new_choices_clear_toy_and_information(visit):
     text_of(page, "Run", "^Step")
     press(page, "Stop")
     page.get_by_label("Method", exact=True).locator("visible=true").click()
-    page.get_by_role("option", name=re.compile("^tsm")).locator("visible=true").first.click()
+    page.get_by_role("option", name=re.compile("^TSM")).locator("visible=true").first.click()
     text_of(page, "Run", "^$")
     open_tab(page, "Mutual information")
     page.get_by_text("normal_1x1_y").locator("visible=true").first.wait_for(timeout=WAIT)

@@ -27,8 +27,8 @@ ENDPOINTS = {
     "/score": {"model": "grey", "image": None, "repeats": 16},
     "/score_drawing": {"model": "grey", "drawing": ..., "repeats": 16},
     "/toy": {
-        **{"problem": "gaussians_d2", "method": "ctsm_v_time1", "learning_rate": 1e-2},
-        **{"iterations": 600, "seed": 5},
+        **{"problem": "gaussians_d2", "path": "variance_preserving", "method": "ctsm_v_time1"},
+        **{"learning_rate": 1e-2, "iterations": 600, "seed": 5},
     },
 }
 RETURNS = {

@@ -9,13 +9,13 @@ from ebm_app.web import toy
 
 def test_every_evaluation_is_shown(monkeypatch):
     monkeypatch.setattr(toy, "NUM_POINTS", 100)
-    arguments = "gaussians_d2", "ctsm_v_time1", 1e-3, 2, 3
+    arguments = "gaussians_d2", "variance_preserving", "ctsm_v_time1", 1e-3, 2, 3
     outputs = list(toy.toy(*arguments))
     heads = [text.split(" · ")[0] for _, text, *_ in outputs]
     assert heads == ["Starting", "Step 0 of 2", "Step 1 of 2", "Step 2 of 2", "2 steps"]
     plot, text, metrics = outputs[-1]
     assert len(plot.axes) == 2 and json.loads(json.dumps(metrics)) == metrics
-    assert {"method": "ctsm_v_time1", "iterations": 2}.items() < metrics.items()
+    assert {"path_kind": "variance_preserving", "iterations": 2}.items() < metrics.items()
     assert f"{metrics['error'] ** 0.5:.3g} nats" in text
     # KL(p_1 || p_0) = 16 nats, estimated from 50 draws with standard deviation sqrt(32) each
     assert abs(metrics["divergence_truth"] - 16) < 4 * (32 / 50) ** 0.5
@@ -27,6 +27,7 @@ def test_diverged_training_suggests_a_lower_learning_rate():
     assert "learning rate" in toy.result_text({"error": None})
 
 
-def test_method_of_another_problem_raises():
-    run = toy.toy("mixtures_k2_sigma0", "ctsm_v_time1", 1e-3, 10, 0)
-    assert "unknown method of mixtures_k2_sigma0 'ctsm_v_time1'" in error_of(next, run)
+def test_unknown_path_of_a_problem_raises():
+    names = "mixtures_k2", "variance_preserving", "ctsm_v_time1"
+    message = "unknown path of mixtures_k2 'variance_preserving': choose one of bridge_sigma1, "
+    assert message in error_of(next, toy.toy(*names, 1e-3, 10, 0))

@@ -8,6 +8,7 @@ from PIL import Image
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.pictures import to_uint8
+from ebm_app.folders import BUNDLED
 from ebm_app.web import uploads
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
@@ -85,6 +86,14 @@ def test_dark_digit_on_light_is_inverted_exactly(read):
     assert white.min() == 1 and not notes
     image, notes = read(np.full((4, 8), 200) - np.eye(4, 8) * 150, COLOUR)
     assert uploads.INVERTED not in notes  # only for data sets of digits
+
+
+def test_compression_noise_is_noted(tmp_path):
+    example = Image.open(BUNDLED / "mnist" / "example_4.png").resize((28, 28), 0)
+    for suffix, noted in (("png", False), ("jpeg", True)):
+        example.save(tmp_path / f"digit.{suffix}", quality=90)
+        _, notes = uploads.read_upload(tmp_path / f"digit.{suffix}", MNIST)
+        assert notes == [uploads.COMPRESSED] * noted
 
 
 def test_drawing_is_scaled_like_the_digits(prepare):
