@@ -29,7 +29,7 @@ from ebm_app.utils.registry import build, choose, make
 
 #: Max elements (images times pixels) of a batch of ``sample``
 MAX_BATCH_DRAWN = 2**20
-#: Max images per batch of ``classify``; the network sees about ten times as many points.
+#: Max images per batch of ``classify``; a network call has about ten times as many points.
 MAX_CLASSIFIED = 50
 
 
@@ -66,8 +66,8 @@ class EBM(DensityModel):
             pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; its folder or hub id, or a checkpoint
                 of its training, of which only safetensors are read; or a pair of a ``UNet2DModel``
                 and its scheduler. The network keeps its training mode.
-            num_levels: grey levels L of the training images; the network sees level k as
-                2 k / (L - 1) - 1.
+            num_levels: grey levels L of the training images; the network receives level
+                k as 2 k / (L - 1) - 1.
 
         Raises:
             UserError: for another kind of pipeline, network or scheduler.

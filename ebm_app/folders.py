@@ -77,9 +77,9 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
             f"{folder} has format_version {shorten(version)}, but this version of ebm_app reads "
             f"{FORMAT_VERSION}. Save the model again, or install the version that wrote it."
         )
-    found = data.pop("kind", ENERGY_MODEL)
-    if found != kind:
-        raise UserError(f"Expected a folder with a model of kind {kind}, got {shorten(found)}.")
+    own = data.pop("kind", ENERGY_MODEL)
+    if own != kind:
+        raise UserError(f"Expected a folder with a model of kind {kind}, got {shorten(own)}.")
     keys = [item.name for item in fields(cls)]
     return from_dict(cls, upgrade(data, keys), str(folder / CONFIG_FILE))
 

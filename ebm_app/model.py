@@ -24,6 +24,9 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import NonNegative, Probability, check_argument
 from ebm_app.utils.registry import choose, make
 
+#: Settings of ``PathNetwork`` in the configuration
+INPUTS = ("time_input", "input_frequencies", "condition_dim")
+
 
 class DensityModel(PretrainedModel):
     """Densities p_t of images in the space of a path, 0 <= t <= 1.
@@ -163,23 +166,17 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
     if config.early:
         early = EarlyNet(config.image_shape, out_channels, config.early, config.num_classes)
         net = SplitNet(early, net, switch_time(config, path))
-    inputs: dict[str, Any] = {
-        "time_input": config.time_input,
-        "input_frequencies": config.input_frequencies,
-        "condition_dim": config.condition_dim,
-    }
+    inputs = {name: getattr(config, name) for name in INPUTS}
     if config.prediction == ENERGY:
         model = EnergyModel(net, path, config.eps, **inputs)
         return EnergyDensity(model, config.num_nodes, config.calibration)
-    stein_channels = channels if config.stein_head else 0
     if config.prediction == "levels" and config.space != EBMConfig.space:
         raise UserError(
             f"The prediction levels needs the ambient space, got {config.space}. Use moments."
         )
-    prediction = {"prediction": config.prediction, "stein_channels": stein_channels}
-    inputs["num_levels"] = config.num_levels
-    model = TimeScoreModel(net, path, config.eps, **prediction, **inputs)
-    return density_of(model, config.num_nodes)
+    stein_channels = channels if config.stein_head else 0
+    outputs = (config.prediction, stein_channels, config.num_levels)
+    return density_of(TimeScoreModel(net, path, config.eps, *outputs, **inputs), config.num_nodes)
 
 
 def switch_time(config: EBMConfig, path: GaussianPath) -> float:

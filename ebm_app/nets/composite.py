@@ -2,7 +2,8 @@
 
 An image takes shape at log signal-to-noise ratios below about 0. This is a small part of the arc
 length of the path, which a likelihood follows, so a wide network of its own improves samples at
-little cost. The early network sees patches of pixels as channels, and is used at these times only.
+little cost. The early network is used at these times only. It takes the pixels of a patch as
+channels.
 
 Source: Balaji et al. 2022, arXiv:2211.01324.
 """

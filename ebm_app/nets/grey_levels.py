@@ -8,8 +8,8 @@ round. Restricting it to the levels is a closed form,
 
 whose mean and variance take the place of d and s^2 in every formula. Levels 0 to L - 1 have
 a_k = 1. The grid continues beyond black and white with a_k = g(s), which rises smoothly from 0 at
-s = 0.7 bins to 1 at s = 1.4 bins: a narrow posterior knows the range of the data, and a wide one
-is N(d, s^2) itself, since the sum over an unbounded grid equals the integral up to
+s = 0.7 bins to 1 at s = 1.4 bins. A narrow posterior is thus restricted to the range of the data,
+and a wide one is N(d, s^2) itself, since the sum over an unbounded grid equals the integral up to
 exp(-2 pi^2 s^2 / bin^2).
 
 The sums over levels are the cost. They run in chunks without a graph, and their derivatives follow

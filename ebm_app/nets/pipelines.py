@@ -42,7 +42,7 @@ class PipelineModel(nn.Module):
 
     The scheduler's step i has alpha_i^2 = abar_i and v_i = 1 - abar_i. The path runs through these
     noise levels linearly in l = log(abar / (1 - abar)), from t = 0 at the last step to t = 1 at
-    the first. Between the scheduler's steps the network gets a real-valued step, linear in l.
+    the first. Between the scheduler's steps the network receives a real-valued step, linear in l.
     Steps without signal (abar up to ``NO_SIGNAL``) at the end are left out.
 
     >>> from diffusers import DDPMScheduler, UNet2DModel

@@ -72,7 +72,7 @@ def build(kind: type[T], what: str, settings: Mapping[str, Any]) -> T:
 def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Parse settings KEY=VALUE for several dataclasses by name.
 
-    Each dataclass gets the settings that it has as fields.
+    Each dataclass takes the settings that are its fields.
     """
     texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
     keys = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}
