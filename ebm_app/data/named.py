@@ -35,8 +35,8 @@ class Source:
 
         Parquet files in a folder of the source's name, such as ROOT/cifar10, are read as a data
         set of Hugging Face. Otherwise torchvision reads its own files. It unpickles those of
-        CIFAR-10 only after comparing their MD5 with the published one, so that
-        other files are not executed. The files of MNIST are not pickled.
+        CIFAR-10 only after comparing their MD5 with the published one, so that other files are not
+        executed. The files of MNIST are not pickled.
         """
         if not self.dataset_class:
             return _read_digits()
@@ -50,7 +50,8 @@ class Source:
         except Exception as error:  # torchvision raises many exception types
             raise UserError(
                 f"Cannot read {self.name} in '{root}' ({error}). Copy its files there, "
-                "uncompressed in torchvision's layout, change --data_root, or add --download."
+                "uncompressed in torchvision's layout, or change --data_root. --download fetches "
+                "missing files; delete damaged ones first."
             ) from error
         end = len(train) - min(self.max_validation, len(train) // 6)
         images, kinds = (train[:end], train[end:], test), (labels[:end], labels[end:], test_labels)

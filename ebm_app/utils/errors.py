@@ -66,12 +66,10 @@ def user_message(error: Exception) -> str | None:
     return None
 
 
-def describe_errors(error: ValueError) -> str:
+def describe_errors(error: UserError | ValidationError) -> str:
     """Describe an error in one line; of a ``ValidationError``, the first invalid fields."""
     if isinstance(error, UserError):
         return str(error)
-    if not isinstance(error, ValidationError):
-        return shorten(error)
     details = error.errors(include_url=False, include_context=False)
     return "; ".join(_describe(detail) for detail in details[:MAX_ERRORS])
 
