@@ -27,10 +27,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.annealing.estimates import LogZ, bennett, from_forward, from_reverse
-from ebm_app.annealing.moves import Moves, denoising_moves, stay_moves
+from ebm_app.annealing.moves import Move, denoising_moves
 from ebm_app.nets.protocols import LogDensity
 from ebm_app.paths import require_one_sided
-from ebm_app.paths.schedules import ARC_LENGTH
+from ebm_app.paths.base import ARC_LENGTH
 from ebm_app.sampling.hmc import (
     Field,
     IntermediateDistribution,
@@ -88,13 +88,14 @@ class Chains:
     Args:
         model: the density; ``model.end`` is the last temperature.
         settings: settings of the chains.
-        moves: builds the moves between temperatures.
+        is_diffused: whether chains take steps of the reversed diffusion between temperatures;
+            otherwise they stay where they are.
         data: held-out points (N, *), for the shape, the device and RAISE.
         seed: seed of all noise. Each batch of chains has its own generator.
     """
 
     def __init__(
-        self, model: LogDensity, settings: Annealing, moves: Moves, data: Tensor, seed: int
+        self, model: LogDensity, settings: Annealing, is_diffused: bool, data: Tensor, seed: int
     ) -> None:
         path = require_one_sided(model.path)
         self.model, self.settings, self.data, self.seed = model, settings, data, seed
@@ -104,7 +105,9 @@ class Chains:
         self.targets = [
             Target(partial(field, t=t), partial(density, t=t)) for t in self.times[1:].tolist()
         ]
-        self.moves = moves(model, self.times)
+        self.moves = [Move()] * settings.num_temperatures
+        if is_diffused:
+            self.moves = denoising_moves(model, self.times)
         self.step_sizes = 0.3 * path.variance(self.times[1:]).sqrt()
         self._tune()
 
@@ -238,16 +241,10 @@ def two_sided(chains: Chains, num_chains: int) -> LogZResult:
     return LogZResult(combined, ends.acceptance.mean().item(), forward, reverse)
 
 
-class Method(NamedTuple):
-    """Builder of the moves between temperatures, and estimator of log Z from chains and their
-    number."""
-
-    moves: Moves
-    estimate: Callable[[Chains, int], LogZResult]
-
-
-METHODS = {
-    "diffused": Method(denoising_moves, two_sided),
-    "ais": Method(stay_moves, two_sided),
-    "raise": Method(stay_moves, raise_),
+#: Name -> (whether chains take steps of the reversed diffusion, estimator from chains and their
+#: number)
+METHODS: dict[str, tuple[bool, Callable[[Chains, int], LogZResult]]] = {
+    "diffused": (True, two_sided),
+    "ais": (False, two_sided),
+    "raise": (False, raise_),
 }

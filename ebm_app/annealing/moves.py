@@ -15,7 +15,6 @@ al. 2022, arXiv:2201.06503, for the variance.
 """
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -99,18 +98,9 @@ def _log_density(residual: Tensor, variance: float) -> Tensor:
     return sum_except_batch(unit - math.log(variance) / 2)
 
 
-#: (model, times (K + 1,)) -> the K moves between them
-Moves = Callable[[Marginals, Tensor], list[Move]]
-
-
-def stay_moves(model: Marginals, times: Tensor) -> list[Move]:
-    """Return moves that leave the chains where they are."""
-    return [Move()] * (len(times) - 1)
-
-
 def denoising_moves(model: Marginals, times: Tensor) -> list[Move]:
-    """Return steps of the reversed diffusion, which cost one evaluation of the score each. The
-    first move stays, since alpha may be 0 at the first time."""
+    """Return the K moves between times (K + 1,): steps of the reversed diffusion, which cost one
+    evaluation of the score each. The first move stays, since alpha may be 0 at the first time."""
     path = require_one_sided(model.path)
     score = require(model, SteinScore, "method diffused").score
     steps = pairwise(times[1:].tolist())

@@ -54,11 +54,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     density = require(ebm.density, LogDensity, "ais")
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
     for name in args.method:
-        moves, estimate = METHODS[name]
-        if moves not in runs:
+        is_diffused, estimate = METHODS[name]
+        if is_diffused not in runs:
             settings, seed = from_attributes(Annealing, args), derive_seed(args.seed, len(runs))
-            runs[moves] = Chains(density, settings, moves, points, seed)
-        results[name] = estimate(runs[moves], args.num_chains)
+            runs[is_diffused] = Chains(density, settings, is_diffused, points, seed)
+        results[name] = estimate(runs[is_diffused], args.num_chains)
     shared = accelerator, ebm, levels, noise, TimeIntegral(), ebm.dequantiser, args.batch_size
     _, bits = bits_by_estimator(*shared, wrap=partial(tqdm, desc="bits per dim"))
     num_dims = levels[0].numel()

@@ -82,8 +82,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     # slow to import, and not needed for --help
     import torch
 
-    from ebm_app.evaluation.codecs import codec_bits
-    from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
+    from ebm_app.evaluation.scoring import bits_by_estimator, codec_bits, disagreements
     from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
     from ebm_app.utils.processes import on_main, shut_down
 

@@ -1,21 +1,36 @@
-"""Bits per dim of many images, computed by all processes, and the figures of a table."""
+"""Bits per dim of many images, by all processes, by estimators or by lossless image formats."""
 
+import io
+import shutil
+import subprocess
 import time
 from itertools import combinations
-from math import isfinite, log, sqrt
+from math import ceil, isfinite, log, sqrt
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from ebm_app.data.levels import NUM_VALUES
+from ebm_app.data.pictures import to_pil
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
 from ebm_app.likelihood import Estimator
 from ebm_app.likelihood.dequantisation import Dequantiser
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.processes import Wrap, sharded
 from ebm_app.utils.tensors import standard_error
 
+#: Formats that Pillow writes, and the options of its strongest lossless compression
+PILLOW_OPTIONS = {
+    "PNG": {"optimize": True},
+    "WebP": {"lossless": True, "quality": 100, "method": 6},
+}
+#: Program and options of JPEG XL's lossless encoder
+CJXL = ("cjxl", "--distance=0", "--effort=9", "--quiet")
 #: Images between two updates of the progress bar, by default
 BATCH_SIZE = 128
 
@@ -131,3 +146,36 @@ def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:
             }
         )
     return pairs
+
+
+def codec_bits(levels: Tensor) -> dict[str, float]:
+    """Return the size of images (N, C, H, W) in bits per dim by PNG, WebP and, where the program
+    ``cjxl`` is installed, JPEG XL.
+
+    The images are stored as one picture, a near-square sheet, so that headers do not count. A
+    format therefore learns from the other images of the sheet, and the bits depend on N.
+
+    >>> codec_bits(torch.zeros(16, 1, 8, 8, dtype=torch.uint8))["PNG"] < 2
+    True
+    """
+    num, channels, height, width = levels.shape
+    if channels not in (1, 3) or int(levels.max()) >= NUM_VALUES:
+        raise UserError(
+            f"Image formats take 1 or 3 channels of {NUM_VALUES} levels, got images of shape "
+            f"{tuple(levels.shape)}."
+        )
+    columns = ceil(sqrt(num))
+    rows = num // columns  # images of an incomplete row are left out
+    sheet = levels[: rows * columns].byte().view(rows, columns, channels, height, width)
+    picture = to_pil(sheet.permute(0, 3, 1, 4, 2).reshape(rows * height, -1, channels).numpy())
+    sizes = {}
+    for name, options in PILLOW_OPTIONS.items():
+        picture.save(buffer := io.BytesIO(), name, **options)
+        sizes[name] = len(buffer.getvalue())
+    if shutil.which(CJXL[0]):
+        with TemporaryDirectory() as folder:
+            source, target = Path(folder, "sheet.png"), Path(folder, "sheet.jxl")
+            picture.save(source)
+            subprocess.run([CJXL[0], source, target, *CJXL[1:]], check=True, capture_output=True)
+            sizes["JPEG XL"] = target.stat().st_size
+    return {name: 8 * size / sheet.numel() for name, size in sizes.items()}

@@ -22,7 +22,7 @@ from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.likelihood.elbo import START
 from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.protocols import SteinScore, TimeScore, require
-from ebm_app.paths.schedules import ARC_LENGTH
+from ebm_app.paths.base import ARC_LENGTH
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.processes import Wrap
 from ebm_app.utils.quadrature import rule_on

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.paths.divergence import normal_draws
 from ebm_app.utils.fields import Draws, Number, Positive, Seed, configuration
+from ebm_app.utils.random import normal_draws
 from ebm_app.utils.tensors import sum_except_batch
 
 

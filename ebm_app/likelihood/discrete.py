@@ -9,10 +9,9 @@ from torch import Tensor
 from ebm_app.likelihood.dequantisation import Cells, Decoder, Dequantiser
 from ebm_app.likelihood.estimator import Estimator
 from ebm_app.nets.protocols import LogDensityEstimate, NoiseModel, require
-from ebm_app.paths.divergence import normal_draws
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, Steps, configuration
-from ebm_app.utils.random import derive_seed
+from ebm_app.utils.random import derive_seed, normal_draws
 from ebm_app.utils.tensors import expand_like, mean_except_batch, sum_except_batch
 
 #: Draws of the noise that share a generator.

@@ -19,9 +19,9 @@ from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
 from ebm_app.nets.density import SteinHeadDensity, evaluate_in_chunks
 from ebm_app.nets.protocols import LogDensityEstimate, require
 from ebm_app.paths import OneSidedPath, require_one_sided
-from ebm_app.paths.divergence import normal_draws
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
+from ebm_app.utils.random import normal_draws
 from ebm_app.utils.tensors import expand_like
 
 

@@ -1,6 +1,5 @@
 """log p_t(x) as the density of the probability-flow ODE of a model."""
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -9,43 +8,13 @@ from torch import Tensor
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
 from ebm_app.nets.protocols import LogDensityEstimate, NoiseModel, SteinScore, require
 from ebm_app.paths import require_one_sided
-from ebm_app.paths.divergence import probes_for
-from ebm_app.paths.probability_flow import solve_flow
-from ebm_app.paths.schedules import ARC_LENGTH, LOG_SNR
+from ebm_app.paths.base import ARC_LENGTH, LOG_SNR
+from ebm_app.paths.probability_flow import probes_for, solve_flow
 from ebm_app.utils.fields import Fraction, Probes, Refinements, Seed, Steps, configuration
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Error of a solve, in nats per dimension, below which it is not refined.
 TOLERANCE = 2e-3
-
-#: (indices of points (b,), level k) -> solution (K, b) float64 with 2^k times as many steps, and
-#: its passes of the network per point
-Solve = Callable[[Tensor, int], tuple[Tensor, int]]
-
-
-def refine(solve: Solve, x: Tensor, max_refinements: int) -> tuple[Tensor, Tensor, int]:
-    """Solve for ``x`` (B, *) with 1, 2, 4, ... times as many steps, each point until the error of
-    its mean over K, a third of the last change, is below ``TOLERANCE`` times D.
-
-    Returns:
-        The finest solution (K, B) of each point, the estimate (B,) of its error, NaN after a
-        single solve, and the mean number of passes of the network per point.
-
-    A third is the error of a second-order method; for a higher order it is an upper bound.
-    """
-    open_points = torch.arange(len(x), device=x.device)
-    value, cost = solve(open_points, 0)
-    total, size = cost * len(x), x[0].numel()
-    error = torch.full_like(value[0], torch.nan)
-    for level in range(1, max_refinements + 1):
-        finer, cost = solve(open_points, level)
-        total += cost * len(open_points)
-        error[open_points] = (finer - value[:, open_points]).mean(0).abs() / 3
-        value[:, open_points] = finer
-        open_points = open_points[error[open_points] > TOLERANCE * size]
-        if not len(open_points):
-            break
-    return value, error, round(total / max(1, len(x)))
 
 
 @configuration
@@ -55,14 +24,17 @@ class ProbabilityFlowDensity(PointEstimator):
 
     Args:
         num_steps: steps of the first solve, by Kutta's 3/8 rule.
-        max_refinements: how often the step is halved until an image converges (``refine``).
+        max_refinements: how often the step is halved until an image converges.
         num_probes: Rademacher probes of the divergence, frozen for all solves; 0 computes it
             exactly, by D backward passes per evaluation.
         start: time at which p_t is replaced by N(0, I); its alpha must exceed 0.
         seed: seed of the probes; those of an example do not depend on its batch.
 
-    ``error`` combines the standard error over the probes and the error of the solver; it is NaN
-    for a single probe or a single solve.
+    A point is solved with 1, 2, 4, ... times as many steps until the error of its mean over the
+    probes is below ``TOLERANCE`` times D. The error of a solve is a third of the last change,
+    which holds for a second-order method and is an upper bound for a higher order. ``error``
+    combines it with the standard error over the probes; it is NaN for a single probe or a single
+    solve.
     """
 
     num_steps: Steps = 20
@@ -80,6 +52,8 @@ class ProbabilityFlowDensity(PointEstimator):
         schedule = LOG_SNR if isinstance(model, NoiseModel) else ARC_LENGTH
 
         def solve(rows: Tensor, level: int) -> tuple[Tensor, int]:
+            """Return the log densities (K, b) of points by 2^level times as many steps, and the
+            passes of the network per point."""
             points, density = x[rows], model.at(rows)
             probes = probes_for(self.num_probes, points, self.seed)
             nfe = 0
@@ -94,7 +68,19 @@ class ProbabilityFlowDensity(PointEstimator):
             log_det = end.log_det if self.num_probes else end.log_det.sum(0, keepdim=True)
             return sum_except_batch(path.reference_log_density(end.x)) + log_det, nfe
 
-        values, error, nfe = refine(solve, x, self.max_refinements)
+        rows = torch.arange(len(x), device=x.device)
+        values, cost = solve(rows, 0)
+        total = cost * len(x)
+        error = torch.full_like(values[0], torch.nan)
+        for level in range(1, self.max_refinements + 1):
+            finer, cost = solve(rows, level)
+            total += cost * len(rows)
+            error[rows] = (finer - values[:, rows]).mean(0).abs() / 3
+            values[:, rows] = finer
+            rows = rows[error[rows] > TOLERANCE * x[0].numel()]
+            if not len(rows):
+                break
         if self.num_probes:
             error = torch.hypot(error, error_over_draws(values))
+        nfe = round(total / max(1, len(x)))
         return LogDensityEstimate(values.mean(0), error, None, nfe)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.paths import GaussianPath, require_one_sided
-from ebm_app.paths.schedules import ARC_LENGTH
+from ebm_app.paths.base import ARC_LENGTH
 
 
 class TimeSample(NamedTuple):

@@ -5,20 +5,27 @@ smooth at both ends. The log-determinant is integrated along with it,
 
     d/dt log |det dx_t/dx_0| = div u_t(x_t),     log p_t(x_t) = log p_0(x_0) - int_0^t div u ds.
 
+The divergence div f(x) = sum_i df_i/dx_i is exact, or Hutchinson's estimate z^T (df/dx) z for
+random probes z with E[z z^T] = I. The probes of a solve are drawn once, because fresh probes at
+every step would make the integrand a random function of time.
+
 Sources: Song et al. 2021, arXiv:2011.13456, section 4.3 and appendix D.2; Karras et al. 2022,
-arXiv:2206.00364, for Heun's method.
+arXiv:2206.00364, for Heun's method; Grathwohl et al. 2019, FFJORD, arXiv:1810.01367, section 3.1,
+for the probes.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ebm_app.paths.divergence import with_divergence
+from ebm_app.paths.base import Schedule
 from ebm_app.paths.one_sided import OneSidedPath
-from ebm_app.paths.schedules import Schedule
 from ebm_app.utils.errors import NumericalError
+from ebm_app.utils.random import draws_by_point
+from ebm_app.utils.tensors import leaves
 
 Score = Callable[[Tensor, float], Tensor]
 #: (index among the evenly spaced times of a step, state there) -> d state / d tau
@@ -44,6 +51,41 @@ def rk4_step(rate: Rate, y: Tensor, h: float) -> Tensor:
 
 #: name -> (step, number of equal intervals between the times of a step)
 SOLVERS = {"heun": (heun_step, 1), "rk4": (rk4_step, 3)}
+
+
+def with_divergence(
+    field: Callable[[Tensor], Tensor], x: Tensor, probes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return f(x) (B, *) and an estimate z^T (df/dx) z of its divergence per probe, (K, B)
+    float64, both without gradients.
+
+    Each probe costs one backward pass. The field must treat the examples independently.
+
+    Args:
+        probes: z, (K, B, *); K = 0 evaluates the field only.
+    """
+    if not len(probes):
+        with torch.no_grad():
+            return field(x), torch.zeros(0, len(x), dtype=torch.float64, device=x.device)
+    with leaves(x.detach()) as (point,):
+        value = field(point)
+        forms = [
+            (torch.autograd.grad(value, point, z, retain_graph=True)[0] * z).flatten(1).sum(1)
+            for z in probes.to(value.dtype)
+        ]
+    return value.detach(), torch.stack(forms).double()
+
+
+def probes_for(num: int, like: Tensor, seed: int) -> Tensor:
+    """Return ``num`` probes (num, B, *) of +1 and -1 for points ``like`` (B, *), see
+    ``draws_by_point``; for 0 the D unit vectors (D, B, *), over which the estimates sum to the
+    exact divergence."""
+    if num:
+        signs = partial(torch.randint, 2)
+        return 2 * draws_by_point(signs, num, like, seed) - 1
+    size = like[0].numel()
+    unit = torch.eye(size, dtype=like.dtype, device=like.device)
+    return unit.reshape(size, 1, *like.shape[1:]).expand(size, *like.shape)
 
 
 class FlowState(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.nets.protocols import LogDensity, Marginals, SteinScore, require
-from ebm_app.paths.schedules import SCHEDULES
+from ebm_app.paths.base import SCHEDULES
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.sampling.hmc import IntermediateDistribution, Target, adapt, anneal
 from ebm_app.utils.fields import Count, Positive, PositiveInt, Steps, configuration

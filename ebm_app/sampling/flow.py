@@ -8,9 +8,8 @@ from torch import Tensor
 
 from ebm_app.nets.protocols import Marginals, SteinScore
 from ebm_app.paths import require_one_sided
-from ebm_app.paths.divergence import probes_for
-from ebm_app.paths.probability_flow import solve_flow
-from ebm_app.paths.schedules import LOG_SNR
+from ebm_app.paths.base import LOG_SNR
+from ebm_app.paths.probability_flow import probes_for, solve_flow
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.utils.fields import NonNegative, Positive, Probes, Steps, configuration
 from ebm_app.utils.tensors import sum_except_batch

@@ -1,5 +1,6 @@
 """Random numbers as functions of integer seeds."""
 
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -82,3 +83,23 @@ class RowNoise:
             for size, generator in self.blocks
         ]
         return torch.cat(parts)[self.selection]
+
+
+def normal_draws(num: int, like: Tensor, seed: int) -> Tensor:
+    """Draw standard normal noise (num, B, *) for points ``like``, see ``draws_by_point``."""
+    return draws_by_point(torch.randn, num, like, seed)
+
+
+def draws_by_point(draw: Callable[..., Tensor], num: int, like: Tensor, seed: int) -> Tensor:
+    """Return ``num`` draws for each point of ``like`` (B, *): (num, B, *), where ``draw`` takes a
+    shape and a generator.
+
+    The generator of a point is seeded by ``seed`` and the bytes of the point in single precision,
+    so its draws are the same in every batch and on every process.
+    """
+    rows = []
+    for point in like.detach().float().cpu():
+        checksum = zlib.crc32(point.contiguous().numpy().tobytes())
+        generator = make_generator("cpu", seed, checksum)
+        rows.append(draw((num, *point.shape), generator=generator))
+    return torch.stack(rows, 1).to(like)

@@ -1,8 +1,5 @@
 """The benchmark of anomaly detection."""
 
-import numpy as np
-import pytest
-
 
 def test_benchmark_ranks_unusual_images(script, tmp_path, capsys):
     main = script("evaluate/anomaly.py").main
@@ -11,10 +8,3 @@ def test_benchmark_ranks_unusual_images(script, tmp_path, capsys):
     assert set(metrics["false_alarms"]) == {"0.01", "0.05", "0.1"}
     assert "isolation forest" in capsys.readouterr().out
     assert (tmp_path / "anomaly.json").is_file() and (tmp_path / "anomaly.png").is_file()
-
-
-def test_auroc_counts_ties_by_half(script):
-    script("evaluate/anomaly.py")
-    from studies.anomaly import auroc
-
-    assert auroc(np.array([1.0, 2, 3]), np.array([0.0, 2])) == pytest.approx(0.75)

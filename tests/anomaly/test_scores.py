@@ -1,4 +1,4 @@
-"""Anomaly scores against their equations."""
+"""Anomaly scores, p-values and the two-sample test against their equations."""
 
 import numpy as np
 import pytest
@@ -7,16 +7,16 @@ from conftest import error_of
 from scipy.spatial.distance import mahalanobis
 from sklearn.covariance import LedoitWolf
 
-from ebm_app.anomaly import conformal_p_values
+from ebm_app.anomaly import conformal_p_values, two_sample_test
 from ebm_app.anomaly.features import Features
+from ebm_app.anomaly.p_values import energy_distances
 from ebm_app.anomaly.scores import (
-    NUM_FOLDS,
     SCORES,
     TAIL,
-    cross_fitted_ranks,
-    cross_fitted_scores,
     log_rank,
 )
+from ebm_app.data.images import load_images
+from ebm_app.ebm import EBM
 
 
 def random_features(num, seed):
@@ -51,17 +51,6 @@ def test_log_rank_extrapolates_below_the_reference():
     assert ranks[3].item() == pytest.approx(TAIL * np.exp(-(q + 10) / mean))
 
 
-def test_cross_fitted_scores_do_not_see_their_own_fold():
-    features, score = random_features(20, seed=2), SCORES["residuals"]
-    scores = cross_fitted_scores(score, features)
-    fold = torch.arange(20) % NUM_FOLDS == 1
-    state = score.fit(features.select(~fold))
-    torch.testing.assert_close(scores[fold], score(features.select(fold), state))
-    ranks = cross_fitted_ranks([scores, -scores])
-    expected = sum(log_rank(each[fold], each[~fold]) for each in (scores, -scores))
-    torch.testing.assert_close(ranks[fold], expected)
-
-
 @pytest.mark.parametrize("num_tied", [11, 50, 99, 100])
 def test_log_rank_orders_scores_below_tied_references(num_tied):
     reference = torch.cat([torch.zeros(num_tied), torch.arange(1.0, 101 - num_tied)])
@@ -77,3 +66,27 @@ def test_scores_that_are_not_finite_are_refused(call, bad):
     good, wrong = torch.arange(20.0), torch.tensor([1.0, bad])
     assert "1 of 2 images" in error_of(call, wrong, good)
     assert "1 of 2 images" in error_of(call, good, wrong)
+
+
+def test_conformal_p_values_are_uniform():
+    """Each of n + 1 distinct scores is equally likely to be the new one."""
+    scores = torch.randperm(20).double()
+    others = [scores[torch.arange(20) != k] for k in range(20)]
+    p = [conformal_p_values(scores[k : k + 1], others[k])[0] for k in range(20)]
+    np.testing.assert_allclose(sorted(p), np.arange(1, 21) / 20)
+
+
+def test_energy_distance_matches_its_equation():
+    x, in_a = torch.randn(7, 3).double(), torch.tensor([1, 0, 1, 1, 0, 0, 1]).bool()
+    a, b = x[in_a], x[~in_a]
+    expected = 2 * torch.cdist(a, b).mean() - torch.cdist(a, a).mean() - torch.cdist(b, b).mean()
+    torch.testing.assert_close(energy_distances(torch.cdist(x, x), in_a[None]), expected[None])
+
+
+def test_two_sample_test_detects_mirrored_images():
+    ebm, digits = EBM.from_pretrained("digits"), load_images("digits")
+    a, b = digits.test[:40], digits.test[40:80]
+    same = two_sample_test(ebm, a, b, 199)
+    shifted = two_sample_test(ebm, a, torch.cat([b[:20], b[20:].flip(-1)]), 199)
+    assert same.p_value > 0.05 > shifted.p_value and shifted.b.shape == (40,)
+    assert shifted.b[20:].mean() < shifted.b[:20].mean()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import error_of
 
-from ebm_app.evaluation.codecs import codec_bits
+from ebm_app.evaluation.scoring import codec_bits
 
 
 @pytest.mark.parametrize("channels", [1, 3])

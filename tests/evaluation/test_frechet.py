@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, generator, normal
 
-from ebm_app.evaluation.frechet import copy_share, frechet_distance, nearest, sample_quality
+from ebm_app.evaluation.frechet import copy_share, frechet_distance, sample_quality
 
 
 def rows_of(factor, num=40):
@@ -38,15 +38,6 @@ def test_classes_and_clear_images_are_counted():
     features = normal((4, 3))
     quality = sample_quality(features, logits, features + 1)
     assert quality == pytest.approx({"frechet": 3, "class_balance": 1 / 3, "clear_share": 0.25})
-
-
-def test_nearest_is_by_root_mean_square():
-    others = torch.rand((40, 1, 3, 2), generator=generator())
-    images = torch.rand((7, 1, 3, 2), generator=generator(1))
-    distances, indices = nearest(images, others, chunk_size=2)
-    expected = (images[:, None] - others[None]).double().square().mean((2, 3, 4)).sqrt().min(1)
-    torch.testing.assert_close(distances, expected.values)
-    assert torch.equal(indices, expected.indices)
 
 
 def test_copies_are_counted():

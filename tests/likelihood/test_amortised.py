@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import error_of
-from exact import normal
 
 from ebm_app import EBM
 from ebm_app.config import UNetConfig
@@ -46,15 +45,6 @@ def test_error_grows_with_the_distance():
     assert errors.tolist() == [0.5, 0.5, 2.25, 4.0, 12.0]
 
 
-def test_training_features_have_distance_one():
-    scales = torch.linspace(0.5, 2, 64)
-    model, features = network(), normal((500, 64)).float() * scales + 5
-    model.set_training_features(features)
-    distance = model.distance(features)
-    assert distance.square().mean().item() == pytest.approx(1, abs=0.02)
-    assert model.distance(features + 100).min() > 10 * distance.max()
-
-
 @torch.no_grad()
 def test_estimate_subtracts_the_offset_and_sums_its_terms():
     model = network(calibration=TABLE)
@@ -63,10 +53,6 @@ def test_estimate_subtracts_the_offset_and_sums_its_terms():
     torch.testing.assert_close(result.components.flatten(1).sum(1), result.value)
     torch.testing.assert_close(result.error, TABLE.error_at(model.distance(summary).double()))
     assert result.components.shape == LEVELS.shape and result.nfe == 1
-
-
-def test_uncalibrated_network_is_refused():
-    assert "not calibrated" in error_of(network().estimate, LEVELS)
 
 
 @torch.no_grad()
@@ -89,23 +75,17 @@ def test_estimator_uses_the_network_in_the_folder_of_the_model(ebm):
     assert torch.equal(other.log_prob, result.log_prob)
 
 
-def test_labels_are_refused(ebm):
-    message = error_of(ebm.likelihood, LEVELS, estimator="amortised", labels=3)
-    assert "Leave labels out" in message
-
-
-def test_model_without_a_network_names_the_command(tmp_path):
-    EBM.from_pretrained("digits").save_pretrained(tmp_path)
-    ebm = EBM.from_pretrained(tmp_path)
-    message = error_of(ebm.likelihood, LEVELS, estimator="amortised")
-    assert "train/distill.py" in message and not Amortised.supports(ebm.density)
-
-
-def test_network_of_other_weights_is_refused(ebm, tmp_path):
-    changed = EBM(replace(ebm.config))
+def test_models_without_a_fitting_network_are_refused(ebm, tmp_path):
+    assert "not calibrated" in error_of(network().estimate, LEVELS)
+    options = {"estimator": "amortised"}
+    assert "Leave labels out" in error_of(ebm.likelihood, LEVELS, labels=3, **options)
+    ebm.save_pretrained(tmp_path)
+    without, changed = EBM.from_pretrained(tmp_path), EBM(replace(ebm.config))
     changed.density.folder = ebm.density.folder
-    assert "other weights" in error_of(changed.likelihood, LEVELS, estimator="amortised")
-    assert Amortised.supports(ebm.density) and not Amortised.supports(changed.density)
+    assert "train/distill.py" in error_of(without.likelihood, LEVELS, **options)
+    assert "other weights" in error_of(changed.likelihood, LEVELS, **options)
+    supported = [Amortised.supports(each.density) for each in (ebm, without, changed)]
+    assert supported == [True, False, False]
 
 
 def test_bundled_network_is_within_its_error_of_the_bound():

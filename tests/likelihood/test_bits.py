@@ -1,16 +1,11 @@
 """Bits per dim of known densities on pixels, averaged over draws of the noise."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import digit
 from exact import F64, ExactModel, generator, two_modes
 
-import ebm_app
-from ebm_app import EBM
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.bits import likelihood_of
 from ebm_app.likelihood.dequantisation import Cells, UniformDequantisation
@@ -65,24 +60,3 @@ def test_repeats_are_averaged_and_components_sum():
     assert torch.allclose(whole.error, error, rtol=1e-10)
     assert [s.nfe for s in single] == [12, 12, 12] and whole.nfe == 36
     assert torch.allclose(sum_except_batch(whole.components), whole.log_prob, rtol=1e-10)
-
-
-def count_calls(function, *args):
-    """Return the result and the number of Python calls inside the package."""
-    root, calls = str(Path(ebm_app.__file__).parent), 0
-
-    def profile(frame, event, arg):
-        nonlocal calls
-        calls += event == "call" and frame.f_code.co_filename.startswith(root)
-
-    sys.setprofile(profile)
-    try:
-        return function(*args), calls
-    finally:
-        sys.setprofile(None)
-
-
-def test_elbo_of_one_image_needs_few_python_calls():
-    ebm = EBM.from_pretrained("digits")
-    result, calls = count_calls(ebm.likelihood, digit(), "elbo")
-    assert result.nfe == 16 and 0 < calls < 600

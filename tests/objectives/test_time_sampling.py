@@ -6,15 +6,12 @@ import pytest
 import torch
 from exact import F64, SinePath, generator
 from scipy.integrate import quad
-from scipy.stats import kstest
 
 from ebm_app.objectives.time_sampling import (
     TIME_SAMPLERS,
     ArcLength,
     EarlyTimes,
     ImportanceSampler,
-    stratified_numbers,
-    uniform_numbers,
 )
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
@@ -56,16 +53,6 @@ def test_transform_inverts_the_distribution_function(make, path):
     assert t[0].item() == sampler.start
     assert t[-1].item() == pytest.approx(sampler.end, rel=1e-14)
     assert (cdf - u).abs().max() < 1e-6
-
-
-@pytest.mark.parametrize("numbers", [stratified_numbers, uniform_numbers])
-def test_each_number_is_uniform(numbers):
-    draws = torch.stack([numbers(5, generator(seed)) for seed in range(3000)])
-    assert draws.dtype == F64 and torch.equal(draws[7], numbers(5, generator(7)))
-    for column in draws.T:
-        assert kstest(column.numpy(), "uniform").pvalue > 1e-3
-    strata = (draws.sort(1).values * 5).floor()
-    assert (strata == torch.arange(5)).all().item() == (numbers is stratified_numbers)
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)

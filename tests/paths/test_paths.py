@@ -16,7 +16,6 @@ from path_cases import (
     log_normal,
     times,
 )
-from scipy.integrate import quad
 from torch.distributions import Normal
 
 from ebm_app.paths import (
@@ -96,13 +95,6 @@ def test_arc_length_integrates_its_rate_and_inverts(path):
     inverse = path.arc_length_inverse(path.arc_length(t))
     assert_close(inverse, t, 1e-12)
     assert ((inverse - t) / (1 - t)).abs().max() < 5e-9  # 1 - t itself is known to 1e-9
-
-
-def test_vp_alpha_is_the_exponential_of_its_rate():
-    for t in (0.0, 0.3, 1.0):
-        exponent = quad(lambda s: 0.1 + s * (20 - 0.1), 0, 1 - t)[0] / 2
-        alpha = VPPath().alpha(torch.tensor(t, dtype=F64)).item()
-        assert alpha == pytest.approx(math.exp(-exponent), rel=1e-12)
 
 
 def mixture(path, t, x):

@@ -8,9 +8,8 @@ import torch
 from exact import F64, ExactModel, normal, two_modes, z_score
 
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.paths.divergence import probes_for
-from ebm_app.paths.probability_flow import solve_flow
-from ebm_app.paths.schedules import ARC_LENGTH, SCHEDULES
+from ebm_app.paths.base import ARC_LENGTH, SCHEDULES
+from ebm_app.paths.probability_flow import probes_for, solve_flow
 from ebm_app.utils.errors import NumericalError
 
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}

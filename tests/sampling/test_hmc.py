@@ -1,4 +1,4 @@
-"""HMC: invariance, measured from exact samples of known densities, and adaptation."""
+"""HMC: invariance from exact samples, adaptation, and the weights of annealed chains."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from exact import F64, generator, normal, target_of, z_score
 
 from ebm_app.sampling import hmc
-from ebm_app.utils.tensors import standard_error, sum_except_batch
+from ebm_app.utils.tensors import standard_error, standard_normal_log_density, sum_except_batch
 
 CHAINS, TRANSITIONS = 20_000, 4
 IMAGE = (2, 2, 3)
@@ -80,20 +80,6 @@ def test_non_finite_proposals_are_rejected():
         assert abs((x**k).mean() - moment) < 4 * standard_error(x**k)
 
 
-def test_leapfrog_is_reversible():
-    x, v = normal((2, 50, *IMAGE))
-    h = torch.linspace(0.05, 0.15, 50, dtype=F64)
-
-    def field(y):
-        return -(y**3) + 0.5 * y.roll(1, -1)
-
-    end, momentum, force = hmc.leapfrog(x, v, field(x), field, h, 7)
-    assert (end - x).flatten(1).norm(dim=1).mean() > 0.5
-    back, turned, _ = hmc.leapfrog(end, -momentum, force, field, h, 7)
-    torch.testing.assert_close(back, x, rtol=0, atol=1e-10)
-    torch.testing.assert_close(turned, -v, rtol=0, atol=1e-10)
-
-
 def test_work_leaves_a_gaussian_invariant():
     """The trapezoidal rule of the work is exact for the linear field of a Gaussian."""
     x, g = normal((6000, 1, 2, 2), 4), generator(5)
@@ -118,3 +104,52 @@ def test_adapt_settles_at_the_target_acceptance(shape, start, aim):
     assert abs(torch.stack(rates[-100:]).mean() - aim) < 0.03
     each = hmc.adapt(torch.tensor([1.0, 2.0]), torch.tensor([0.9, 0.1]), 0.5)
     torch.testing.assert_close(each, torch.tensor([1.1**0.8, 2 * 1.1**-0.8]))
+
+
+POINT = (1, 2, 2)
+STEP = torch.tensor(0.3, dtype=F64)
+#: Mean, standard deviation and log Z of each distribution
+GAUSSIANS = [(0.5, 0.8, 0.3), (1.0, 0.5, -1.0), (2.0, 0.2, 0.7)]
+
+
+def gaussian(mean, std, log_z=0.0):
+    """Return log N(mean, std^2 I) + log_z as a target."""
+    return target_of(
+        lambda x: (
+            log_z + sum_except_batch(standard_normal_log_density((x - mean) / std) - math.log(std))
+        )
+    )
+
+
+def affine(scale, shift):
+    def move(x, generator):
+        log_det = torch.full((len(x),), x[0].numel() * math.log(abs(scale)), dtype=F64)
+        return scale * x + shift, log_det
+
+    return move
+
+
+def log_weight(x0, distributions):
+    """Return the importance weights of the module docstring, and the chains at the end."""
+    total = -sum_except_batch(standard_normal_log_density(x0))
+    for record in hmc.anneal(x0, distributions, 3, generator(2)):
+        total += record.log_ratio - record.entry.potential + record.state.potential
+    return total - record.state.potential, record.state.position
+
+
+def gaussians(num_steps, transports):
+    return [
+        hmc.IntermediateDistribution(gaussian(*moments), moments[1] * STEP, num_steps, move)
+        for moments, move in zip(GAUSSIANS, transports, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_weights_correct_an_inexact_transport(num_steps):
+    near = [affine(1.05 * 0.8, 0.45), affine(0.65, 0.6), affine(0.42, 1.6)]
+    weight, x = log_weight(normal((6000, *POINT)), gaussians(num_steps, near))
+    ratio = (weight - GAUSSIANS[-1][2]).exp()
+    assert z_score(ratio[:, None], 1.0) < 4 and ratio.std() > 0.1
+    residual = (x - 2.0).flatten(1)
+    assert z_score(ratio[:, None] * residual) < 4.5
+    assert z_score(ratio[:, None] * residual.square(), 0.04) < 4.5

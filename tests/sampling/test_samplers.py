@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, ExactDensity, ExactModel, generator, normal, two_modes, z_score
+from exact import F64, ExactDensity, ExactModel, generator, normal, two_modes
 from scipy import stats
 
 from ebm_app.likelihood import ProbabilityFlowDensity
@@ -51,17 +51,6 @@ def test_flow_samplers_are_exact_on_a_gaussian(name, head, shape, make_sampler):
     assert (x - denoised).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("num_probes", [0, 3])
-def test_log_density_of_gaussian_samples_is_exact(num_probes):
-    """The map is affine with one slope, for which random probes are exact too."""
-    density, x0 = gaussian(), normal((3, 1, 2, 2))
-    *_, last = run(PFODESampler(80, 1e-2, num_probes), density, x0)
-    slope = moments(1e-2)[2] / density.model.moments(torch.tensor([START], dtype=F64))[1].item()
-    expected = density.path.reference_log_density(x0).flatten(1).sum(1) - 2 * math.log(slope)
-    assert (last.log_density - expected).abs().max() < 1e-3
-    assert run(PFODESampler(3), density, x0)[-1].log_density is None
-
-
 def test_log_density_of_samples_matches_probability_flow():
     model = two_modes(PATHS["linear"], 1e-6, (3,), stein_channels=1)
     density = density_of(model)
@@ -81,26 +70,6 @@ def test_frames_count_steps_and_evaluations():
     assert len(frames) == frames[0].num_steps == AnnealedHMC().count_steps(gaussian(), 4) == 15
     assert [f.nfe for f in frames] == [*(5 * k for k in range(1, 15)), 5 * 15 + 4 * 5]
     assert all(0 <= f.acceptance <= 1 for f in frames)
-
-
-class Biased(ExactModel):
-    """An exact time score with a Stein head that is off by a factor and a shift."""
-
-    def forward(self, x, t):
-        output = super().forward(x, t)
-        return output._replace(score=output.score / 1.5 + 0.3)
-
-
-def test_exact_accept_step_corrects_a_wrong_head():
-    """A wrong head biases the flow and the accept step by work, but not the one by energy."""
-    density, x0 = gaussian(model=Biased), normal((1500, 2))
-    settings = {"num_temperatures": 20, "final_steps": 40, "end_variance": 0.01}
-    by_energy, by_work = (
-        abs(run(AnnealedHMC(acceptance=name, **settings), density, x0)[-1].x.mean().item() - MEAN)
-        for name in ("energy", "work")
-    )
-    assert by_energy < 0.1 and by_work > 0.1
-    assert z_score(run(PFODESampler(), density, x0)[-1].x.flatten(1) - MEAN) > 10
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
