@@ -34,9 +34,6 @@ def images_for(
         allowed: conversions that may be applied to the images of a folder or a Hugging Face data
             set, see ``convert_image``. The model's own data set is converted as in training.
         skip_bad: leave out files of a folder that cannot be read as images.
-
-    Raises:
-        UserError: if the data set cannot be read, or its images do not fit the model.
     """
     own = AS_IN_TRAINING if dataset == config.dataset else ()
     options = {"form": config, "allowed": [*allowed, *own], "skip_bad": skip_bad}

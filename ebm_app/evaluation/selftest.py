@@ -50,11 +50,7 @@ class Check(NamedTuple):
 
 
 def judge(name: str, values: Tensor, allowance: float, note: str) -> Check:
-    """Return the check of a mean over images, from values (B,) in bits per dim.
-
-    Raises:
-        UserError: if the mean is not finite.
-    """
+    """Return the check of a mean over images, from values (B,) in bits per dim."""
     value, stderr = values.double().mean().item(), standard_error(values).item()
     if not (math.isfinite(value) and math.isfinite(stderr)):
         raise UserError(f"The check '{name}' is not finite. The training of the model diverged.")

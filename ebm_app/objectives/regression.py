@@ -125,11 +125,7 @@ class Dual(ConditionalRegression):
 
 
 class CTSMv(ConditionalRegression):
-    """CTSM-v: mean squared error of the per-dimension terms of the time score (Theorem 2).
-
-    Raises (when called):
-        ValueError: for a model with a single output in place of per-dimension terms.
-    """
+    """CTSM-v: mean squared error of the per-dimension terms of the time score (Theorem 2)."""
 
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -193,18 +189,12 @@ class TSM(Objective):
         scale = self.weighting(path, sample.t)
         scale_dt = derivative(lambda s: self.weighting(path, s), sample.t)
         interior = 2 * scale * s_dt + 2 * scale_dt * s + scale * s.square()
-        boundary = self._boundary(model, path, sample, start) - self._boundary(
-            model, path, sample, end
-        )
-        return weight * interior + boundary / (end - start)
-
-    def _boundary(
-        self, model: Model, path: GaussianPath, sample: PathSample, time: float
-    ) -> Tensor:
-        """Return 2 lambda s at one time (B,)."""
-        t = torch.full_like(sample.t, time)
-        x = path.sample(sample.x0, sample.x1, t, sample.eps).xt
-        return 2 * self.weighting(path, t) * sum_except_batch(model(x, t).components)
+        ends = []
+        for time in (start, end):
+            t = torch.full_like(sample.t, time)
+            x = path.sample(sample.x0, sample.x1, t, sample.eps).xt
+            ends.append(2 * self.weighting(path, t) * sum_except_batch(model(x, t).components))
+        return weight * interior + (ends[0] - ends[1]) / (end - start)
 
 
 #: Objectives by name

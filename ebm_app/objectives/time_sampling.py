@@ -23,31 +23,19 @@ class TimeSample(NamedTuple):
     weight: Tensor
 
 
-def uniform_numbers(num: int, generator: torch.Generator) -> Tensor:
-    """Return independent uniform numbers (num,) in [0, 1), float64."""
-    return torch.rand(num, dtype=torch.float64, device=generator.device, generator=generator)
-
-
-def stratified_numbers(num: int, generator: torch.Generator) -> Tensor:
-    """Return (u + i / num) mod 1, i = 0, ..., num - 1, for one uniform u. Each number is uniform
-    on [0, 1); together they are evenly spaced.
-
-    Source: Kingma et al. 2021, arXiv:2107.00630, appendix I.1.
-    """
-    offset = torch.rand((), dtype=torch.float64, device=generator.device, generator=generator)
-    grid = torch.arange(num, dtype=torch.float64, device=generator.device) / num
-    return (grid + offset) % 1
-
-
 class TimeSampler(ABC):
-    """Draws times by applying an inverse distribution function to uniform or stratified numbers.
+    """Draws times by applying an inverse distribution function to uniform numbers.
 
     Args:
         path: the path.
         eps: margin left at the degenerate ends of the path.
+
+    Attributes:
+        is_stratified: whether the n numbers are (u + i / n) mod 1 for one uniform u (Kingma et al.
+            2021, arXiv:2107.00630, appendix I.1), otherwise they are independent.
     """
 
-    numbers = staticmethod(stratified_numbers)
+    is_stratified = True
 
     def __init__(self, path: GaussianPath, eps: float) -> None:
         self.path = path
@@ -59,7 +47,11 @@ class TimeSampler(ABC):
 
     def sample(self, num: int, generator: torch.Generator) -> TimeSample:
         """Draw ``num`` times on [t0, t1]."""
-        return self.transform(self.numbers(num, generator))
+        options = {"dtype": torch.float64, "device": generator.device}
+        if not self.is_stratified:
+            return self.transform(torch.rand(num, generator=generator, **options))
+        offset = torch.rand((), generator=generator, **options)
+        return self.transform((torch.arange(num, **options) / num + offset) % 1)
 
     def interpolate(self, fraction: Tensor) -> Tensor:
         """Return t0 + fraction (t1 - t0) for fractions (B,), clamped to [t0, t1] against
@@ -71,7 +63,7 @@ class TimeSampler(ABC):
 class UniformTime(TimeSampler):
     """Independent times, uniform on [t0, t1]."""
 
-    numbers = staticmethod(uniform_numbers)
+    is_stratified = False
 
     def transform(self, u: Tensor) -> TimeSample:
         return TimeSample(self.interpolate(u), torch.ones_like(u))
@@ -85,7 +77,7 @@ class ImportanceSampler(TimeSampler):
     + 1) with Z = r1 / (1 - r1^2). The interval [0, r1] is rescaled to [t0, t1].
     """
 
-    numbers = staticmethod(uniform_numbers)
+    is_stratified = False
     r1 = 0.9
 
     def transform(self, u: Tensor) -> TimeSample:
@@ -102,9 +94,6 @@ class ArcLength(TimeSampler):
     accurate at a regular end (t = 0 of a one-sided path), and at a singular end because one cell
     of the table is short in arc length. The weights are those of the table, so averages are
     unbiased whatever its error.
-
-    Raises:
-        UserError: if the arc length is infinite at an end that ``eps`` does not leave out.
     """
 
     num_knots = 2049
@@ -149,7 +138,7 @@ class SharedTimes(UniformTime):
         num_times: number of distinct times; it must divide the number of rows.
     """
 
-    numbers = staticmethod(stratified_numbers)
+    is_stratified = True
 
     def __init__(self, path: GaussianPath, eps: float, num_times: int) -> None:
         super().__init__(path, eps)

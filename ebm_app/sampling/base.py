@@ -48,11 +48,7 @@ class Sampler(ABC):
 
 def end_time(model: Marginals, start: float, variance: float) -> float:
     """Return the time at which a run from ``start`` stops: the last time of the model, or the
-    earlier time at which the path has the conditional ``variance``.
-
-    Raises:
-        UserError: if the variance at ``start`` is smaller, and on a two-sided path.
-    """
+    earlier time at which the path has the conditional ``variance``."""
     path = require_one_sided(model.path)
     first, last = path.variance(torch.tensor([start, model.end], dtype=torch.float64)).tolist()
     if not first > variance:

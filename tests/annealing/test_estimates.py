@@ -82,15 +82,6 @@ def test_stderr_covers_log_z(name, spread, repeats, num):
     assert 0.75 < (errors.square().mean() / stated.square().mean()).sqrt() < 1.3
 
 
-def test_bennett_solves_its_equation_with_less_error():
-    u, v = forward(150, 1.0), reverse(250, 1.0)
-    combined, ratio = bennett(u, v), 250 / 150
-    left = (torch.exp(u - combined.log_z) / (1 + ratio * torch.exp(u - combined.log_z))).mean()
-    right = (1 / (1 + ratio * torch.exp(v - combined.log_z))).mean()
-    assert left.item() == pytest.approx(right.item(), rel=1e-12)
-    assert combined.stderr < min(from_forward(u).stderr, from_reverse(v).stderr)
-
-
 @pytest.mark.parametrize("shift", [-5000.0, 5000.0])
 def test_equal_weights_are_exact_at_any_scale(shift):
     u = torch.full((20,), 1.5 + shift, dtype=F64)

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from exact import generator
 
 from ebm_app.data.images import load_images
-from ebm_app.evaluation.classifier import randomly_shifted, train_classifier
+from ebm_app.evaluation.classifier import train_classifier
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +32,3 @@ def test_weights_depend_only_on_the_seed(digits):
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert not torch.equal(one["body.0.weight"], other["body.0.weight"])
-
-
-def test_shifts_reach_an_eighth_of_each_side():
-    images = torch.zeros(200, 2, 8, 16)
-    images[:, 0, 4, 7], images[:, 1, 4, 8] = 1, 2
-    shifted = randomly_shifted(images, generator())
-    places = shifted[:, 0].flatten(1).argmax(1)
-    assert set((places // 16).tolist()) == {3, 4, 5}
-    assert set((places % 16).tolist()) == {5, 6, 7, 8, 9}
-    assert torch.equal(shifted[:, 1].flatten(1).argmax(1), places + 1), "channels move together"
-    assert torch.equal(shifted.sum((2, 3)), images.sum((2, 3)))
-    assert randomly_shifted(torch.ones(50, 1, 8, 8), generator()).amin() == 0

@@ -102,17 +102,6 @@ def test_normalised_losses_have_unit_size(path, shape):
         assert torch.allclose(quarter, 0.25 * head, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_losses_are_per_example(name):
-    model = mixture(LinearVPPath(), IMAGE)
-    sample, weight = draw(model, 6, IMAGE, ArcLength)
-    loss = OBJECTIVES[name](model, model.path, sample, weight)
-    rows = torch.tensor([4, 1])
-    fewer = type(sample)(*(column[rows] for column in sample))
-    alone = OBJECTIVES[name](model, model.path, fewer, weight[rows])
-    assert torch.allclose(alone, loss[rows], rtol=1e-12, atol=1e-12)
-
-
 def test_single_output_trains_by_ctsm_and_tsm_only():
     model = gaussian(LinearVPPath())
     batch = draw(model, 5, IMAGE)

@@ -69,20 +69,6 @@ def test_importance_sampler_follows_the_papers_density(path):
     torch.testing.assert_close(1 / weight, expected, rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "eps"), [(name, 1e-5) for name in PATHS] + [("linear_vp", 1e-7), ("vp", 1e-2)]
-)
-def test_arc_length_times_are_uniform_in_arc_length(name, eps):
-    path = PATHS[name]
-    sampler = arc_length(path, eps)
-    u = torch.cat([torch.linspace(0, 1, 10_001, dtype=F64), torch.logspace(-8, -3, 50, dtype=F64)])
-    ends = path.arc_length(torch.tensor(path.interval(eps), dtype=F64))
-    share = (path.arc_length(sampler.transform(u).t) - ends[0]) / (ends[1] - ends[0])
-    assert (share - u).abs().max() < 1e-4
-    # also within the first cell of the table, where a weight may reach 1 / t^2
-    assert ((share - u).abs() <= 0.3 * u + 1e-12).all()
-
-
 @pytest.mark.parametrize("path", [LinearVPPath(), LinearVPPath(c=4), VPPath()])
 def test_early_times_are_uniform_in_log_snr(path):
     sampler = EarlyTimes(path, 1e-6, highest=1.5)
