@@ -38,24 +38,14 @@ SMOOTHING = 1 / 12
 SEED = 0
 
 
-class NoiseLevels(NamedTuple):
-    """Noise levels for images of a number of pixels. The noise variance grows in proportion to it.
-
-    Attributes:
-        with_copies: noise levels of the image and its rotated and mirrored copies.
-        alone: noise levels of the image alone.
-        num_pixels: number of pixels per channel.
-    """
-
-    with_copies: tuple[float, ...]
-    alone: tuple[float, ...]
-    num_pixels: int
-
-
-GREY = NoiseLevels((-1.0, -0.1), (-1.5, -1.0, -0.5, 2.5, 6.0), 784)
+#: Noise levels of an image and its rotated and mirrored copies, noise levels of the image alone,
+#: and the number of pixels per channel that they are for. The noise variance grows in proportion
+#: to that number.
+NoiseLevels = tuple[tuple[float, ...], tuple[float, ...], int]
+GREY: NoiseLevels = ((-1.0, -0.1), (-1.5, -1.0, -0.5, 2.5, 6.0), 784)
 #: Colour images have no copies: photographs may be mirrored, and 8 copies are too slow. At the
 #: first level only the mean colour is visible.
-COLOUR = NoiseLevels((-5.0, 0.0, 3.0, 7.5), (), 1024)
+COLOUR: NoiseLevels = ((-5.0, 0.0, 3.0, 7.5), (), 1024)
 
 
 class Features(NamedTuple):
@@ -191,7 +181,7 @@ def _network_features(
 ) -> tuple[Tensor, ...]:
     """Return the features of ``num`` images but their statistics, from the points y (num * copies,
     C, H, W)."""
-    num_with_copies = len(noise_levels(ebm.config.image_shape).with_copies)
+    num_with_copies = len(noise_levels(ebm.config.image_shape)[0])
     squares, expected, time_scores, losses = [], [], [], []
     for index, time in enumerate(times):
         with_copies = index < num_with_copies

@@ -155,25 +155,6 @@ class TruncatedNormal(CentreDequantiser):
         return t
 
 
-@lru_cache(maxsize=64)
-def decoder_log_prob(ratio: float, num_levels: int) -> Tensor:
-    r"""Return E[log P(k | c_k + ratio e)] in nats over e ~ N(0, 1), for each level k: (L,)
-    float64, by the trapezoidal rule on [-9, 9].
-
-    The levels have centres c_k = 0, 1, ..., L - 1, and P(k | z) is proportional to
-    exp(-(z - c_k)^2 / (2 ratio^2)).
-    """
-    e = torch.linspace(-9, 9, 721, dtype=torch.float64)
-    weights = torch.softmax(-e.square() / 2, 0)
-    levels = torch.arange(num_levels, dtype=torch.float64)
-    means = []
-    for k in range(num_levels):
-        distance = (k + ratio * e[:, None] - levels) / ratio
-        log_prob = torch.log_softmax(-distance.square() / 2, 1)[:, k]
-        means.append((weights * log_prob).sum())
-    return torch.stack(means)
-
-
 def log_evidence(levels: Tensor, e: Tensor, ratio: float, num_levels: int) -> Tensor:
     r"""Return log sum_j exp(-(k + ratio e - j)^2 / (2 ratio^2)) over the levels j, for levels k
     and e (B, *): (B, *) float64. Levels further than 9 standard deviations away are left out."""
@@ -185,6 +166,18 @@ def log_evidence(levels: Tensor, e: Tensor, ratio: float, num_levels: int) -> Te
         term = -(e - step / ratio).square() / 2
         total = torch.logaddexp(total, torch.where(is_level, term, -math.inf))
     return total
+
+
+@lru_cache(maxsize=64)
+def decoder_log_prob(ratio: float, num_levels: int) -> Tensor:
+    r"""Return E[log P(k | k + ratio e)] in nats over e ~ N(0, 1), for each level k: (L,) float64,
+    by the trapezoidal rule on [-9, 9]. P(k | z) is proportional to exp(-(z - k)^2 / (2 ratio^2)).
+    """
+    e = torch.linspace(-9, 9, 721, dtype=torch.float64)
+    weights = torch.softmax(-e.square() / 2, 0)
+    levels = torch.arange(num_levels)[:, None].expand(-1, len(e))
+    evidence = log_evidence(levels, e.expand_as(levels), ratio, num_levels)
+    return (weights * (-e.square() / 2 - evidence)).sum(1)
 
 
 @configuration

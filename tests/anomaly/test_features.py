@@ -31,7 +31,7 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
         alpha, v = ebm.density.path.alpha(t), ebm.density.path.variance(t)
         residual = alpha**2 * noise[index] - alpha * v.sqrt() * y
         torch.testing.assert_close(features.squares[:, index], residual.square().mean(1))
-    losses = features.squares[:, : len(LEVELS.with_copies)].sum((1, 2, 3)) / 2
+    losses = features.squares[:, : len(LEVELS[0])].sum((1, 2, 3)) / 2
     torch.testing.assert_close(features.losses, losses[:, None].expand(-1, 8))
 
 
