@@ -16,7 +16,7 @@ from ebm_app.ebm import EBM
 from ebm_app.nets.protocols import LogDensity
 from ebm_app.sampling import AnnealedHMC
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Number, check_argument
+from ebm_app.utils.fields import check_argument
 from ebm_app.utils.registry import build
 from ebm_app.utils.tensors import expand_like
 
@@ -34,7 +34,6 @@ class Composition(ABC):
 
     def __init__(self, densities: Sequence[LogDensity], weights: Sequence[float]) -> None:
         densities = check_argument(Sequence[LogDensity], "densities", densities)
-        weights = check_argument(Sequence[Number], "weights", weights)
         if not densities or len(weights) != len(densities):
             raise UserError(
                 f"Expected one weight per density, got {len(weights)} weights for "

@@ -205,7 +205,6 @@ class EBM(DensityModel):
             UserError: for labels the model does not have, guidance below 0 or without labels, and
                 ``return_log_prob`` with another sampler.
         """
-        return_log_prob = check_argument(bool, "return_log_prob", return_log_prob)
         if return_log_prob and isinstance(sampler, str):
             choose("sampler with a log density", sampler, ("pf_ode",))
             settings = {"num_probes": 2, **settings}

@@ -22,6 +22,7 @@ from ebm_app.utils.tensors import as_tensor
 #: Pillow's decoders, chosen by the content of a file, not by its name
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
+DEEP = "The image '{}' has more than 8 bits per channel. Save it as 8-bit."
 #: Converts an image, whose name is for error messages, to uint8 (C, H, W)
 ToPixels = Callable[[object, str], Tensor]
 
@@ -33,9 +34,11 @@ def read_image(path: Path) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with open_file(path) as file, Image.open(file, formats=FORMATS) as opened:
                 # MPO is the JPEG of some phones; its first frame is the photograph
-                animated = getattr(opened, "is_animated", False) and opened.format != "MPO"
+                if getattr(opened, "is_animated", False) and opened.format != "MPO":
+                    raise UserError(f"'{path}' has several frames. Save each as its own file.")
                 # Pillow converts 16-bit colour to 8-bit; only the raw mode ("RGB;16B") shows it
-                sixteen_bit = ";16" in str(opened.tile)
+                if ";16" in str(opened.tile):
+                    raise UserError(DEEP.format(path))
                 image = ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         limit = Image.MAX_IMAGE_PIXELS
@@ -44,17 +47,13 @@ def read_image(path: Path) -> Image.Image:
         raise
     except Exception as error:  # Pillow's decoders raise many exception types
         raise UserError(f"Cannot read '{path}' as an image. Repair or remove it.") from error
-    if animated:
-        raise UserError(f"The image '{path}' has several frames. Save each one as its own file.")
-    if sixteen_bit:
-        raise UserError(f"The image '{path}' has more than 8 bits per channel. Save it as 8-bit.")
     return to_grey_or_rgb(image, str(path))
 
 
 def to_grey_or_rgb(image: Image.Image, path: str) -> Image.Image:
     """Convert an opaque image to mode L or RGB."""
     if image.mode[0] in "IF":
-        raise UserError(f"The image '{path}' has more than 8 bits per channel. Save it as 8-bit.")
+        raise UserError(DEEP.format(path))
     if image.mode not in MODES:
         raise UserError(f"The image '{path}' has mode {image.mode}. Save it as grey or RGB.")
     if image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255:
