@@ -14,6 +14,12 @@ SMALL |= {"num_preview_images": 0, "logging_steps": 1, "lr_warmup_steps": 2, "em
 SPEEDS = ("images_per_second", "core_seconds")
 
 
+def random_images(num: int, side: int) -> torch.Tensor:
+    """Return the same images (num, 1, side, side) of 17 levels at every call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(17, (num, 1, side, side), generator=generator, dtype=torch.uint8)
+
+
 def without_speeds(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     """Return the rows of metrics without times and speeds."""
     return [{key: value for key, value in row.items() if key not in SPEEDS} for row in rows]

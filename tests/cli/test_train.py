@@ -1,15 +1,32 @@
-"""Training by the command: what a run leaves, its settings, and replacing a run."""
+"""Training by the command: help, mistakes, what a run leaves, and replacing a run."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
-from conftest import TINY, call
+from conftest import ROOT, TINY, call, error_of
 
 from ebm_app.cli import train
 from ebm_app.ebm import EBM
+from ebm_app.training.launch import LOCK
+from ebm_app.training.settings import NAMES
 from ebm_app.utils.files import read_json
+from ebm_app.utils.output import lock
+
+#: Flags and what their error says
+ERRORS = {
+    "--objective nce": "ctsm, ctsm_m, ctsm_v",
+    "--objective dual --classes all": "classes",
+    "--objective tsm": "--stein_factor 0",
+    "--eps 0.7": "eps.*0.5",
+    "--objective tsm --stein_factor 0 --compile inductor": "Leave out --compile",
+    "--lr_decay_steps 5": "constant_with_warmup",
+    "--resume_from_checkpoint latest": "no intact checkpoint",
+}
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +120,42 @@ def test_resume_by_folder_restores_data_and_settings(trained, run, capsys):
     assert "Training on 1 x cpu" in capsys.readouterr().err
     assert EBM.from_pretrained(trained).config == EBM.from_pretrained(run).config
     assert same_weights(trained, run)
+
+
+@pytest.mark.parametrize("words", ERRORS)
+def test_error_is_one_sentence(capsys, tmp_path, words):
+    assert call(train, "--output_dir", tmp_path / "run", *TINY, *words.split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and len(error.strip().splitlines()) == 1
+    assert re.search(ERRORS[words], error), error
+
+
+def test_help_starts_with_common_flags_and_lists_names(capsys):
+    texts = []
+    for flag in ("--help", "--help_advanced"):
+        with pytest.raises(SystemExit):
+            train.main([flag])
+        texts.append(capsys.readouterr().out)
+    first = "space dataset data_root output_dir objective path".split()
+    common, every = (re.findall(r"^\W*--([a-z_]+)", text, re.MULTILINE) for text in texts)
+    assert [name for name in common if name in {*first, "learning_rate", "dry_run"}][:6] == first
+    assert {"learning_rate", "dry_run"} <= set(common) < {*every, "help_advanced"}
+    names = {name for names in NAMES.values() for name in names} - {"display"}
+    assert names <= set(re.findall(r"\w+", texts[1]))
+
+
+@pytest.mark.parametrize("path", ["train/ebm.py", "evaluate/bpd.py", "sample/ebm.py"])
+def test_help_does_not_import_torch(path):
+    code = "import runpy, sys; sys.argv[1:] = ['--help']\n"
+    code += f"try: runpy.run_path('{path}', run_name='__main__')\n"
+    code += "except SystemExit: sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_locked_folder_refuses_a_run(tmp_path, image_folder, capsys):
+    flags = ["--dataset", f"folder:{image_folder}", "--device", "cpu", "--output_dir", tmp_path]
+    with lock(tmp_path / LOCK):
+        assert call(train, *flags) == 2
+        assert "nother process" in error_of(lock, tmp_path / LOCK)
+    assert "nother process" in capsys.readouterr().err
+    assert not (tmp_path / "run.json").exists()

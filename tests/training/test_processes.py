@@ -1,14 +1,27 @@
-"""Runs in real processes: exact resumes after signals, and several processes against one."""
+"""Runs in real processes: exact resumes after signals and kills, several processes against one."""
 
+import os
+import shutil
 import signal
+import subprocess
+import sys
+import time
 
 import forked
+import psutil
 import pytest
 import torch
-from conftest import TINY
+from conftest import GREY, ROOT, TINY
 from runs import equal_tensors, without_speeds
 from safetensors.torch import load_file
 
+from ebm_app.ebm import EBM
+from ebm_app.training.checkpoint import (
+    checkpoints,
+    find_checkpoint,
+    save_checkpoint,
+    verify,
+)
 from ebm_app.training.metrics import read_metrics
 from ebm_app.utils.files import read_json
 
@@ -91,3 +104,70 @@ def test_processes_agree_on_the_plan_of_a_run_in_minutes(tmp_path, train):
     record = read_json(folder / "run.json")
     steps = record["settings"]["training"]["max_train_steps"]
     assert record["figures"]["steps"] == steps and (folder / f"checkpoint-{steps}").is_dir()
+
+
+def killed(work, number):
+    """Run ``work`` in a fork that is killed at file operation ``number`` = 1, 2, ...; return
+    whether it came so far."""
+    if process := os.fork():
+        return os.WIFSIGNALED(os.waitpid(process, 0)[1])
+    count = 0
+
+    def operation(event, args):
+        nonlocal count
+        count += event == "open" or event.startswith(("os.", "shutil."))
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(operation)
+    try:
+        work()
+    finally:
+        os._exit(0)
+
+
+def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    ebm, trainer = EBM(GREY), {"best": {"validation_loss": 1.0}}
+    ebm.save_pretrained(whole)
+
+    def save(folder):
+        save_checkpoint(folder, ebm, {"x": torch.zeros(3)}, trainer, 1)
+
+    for earlier in ("checkpoint-4", "checkpoint-8"):
+        save(whole / earlier)
+    steps, is_killed = [], True
+    while is_killed:  # at the first file operation, the second, ... of a fresh copy
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(whole, run)
+        is_killed = killed(lambda: save(run / "checkpoint-12"), len(steps) + 1)
+        for checkpoint in checkpoints(run):
+            verify(checkpoint)
+        steps.append(find_checkpoint(run, "latest").name)
+    assert len(steps) > 30 and set(steps) == {"checkpoint-8", "checkpoint-12"}
+
+
+def test_processes_end_with_a_killed_launcher(tmp_path, image_folder):
+    folder, never = tmp_path / "run", "1000000"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc_per_node", "2", ROOT / "train" / "ebm.py", *TINY]
+    command += ["--dataset", f"folder:{image_folder}", "--output_dir", folder]
+    for name in ("max_train_steps", "checkpointing_steps", "validation_steps"):
+        command += [f"--{name}", never]
+    with open(tmp_path / "log", "w") as log:
+        launcher = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log)
+    metrics = folder / "metrics.jsonl"
+    for _ in range(1200):
+        if metrics.exists() and metrics.stat().st_size > 500:
+            break
+        time.sleep(0.05)
+    workers = psutil.Process(launcher.pid).children(recursive=True)
+    assert len(workers) >= 2
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    for process in alive:
+        process.kill()
+    assert not alive
+    (saved,) = folder.glob("checkpoint-*")
+    assert read_json(saved / "state" / "trainer.json")["step"] > 0

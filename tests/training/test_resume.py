@@ -1,16 +1,22 @@
-"""Resume from an earlier checkpoint, past a damaged one, or after a crash."""
+"""Resume from an earlier checkpoint, past a damaged one, or one of an earlier version.
 
+``tests/data/run_of_2026_11_22`` is a run by the first version that wrote checkpoints of format 2,
+stopped after 3 of its 6 steps.
+"""
+
+import json
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import error_of
-from runs import SMALL, equal_tensors, weights_of, without_speeds
+from conftest import ROOT, error_of
+from runs import SMALL, equal_tensors, random_images, weights_of, without_speeds
 from safetensors.torch import save
 
 from ebm_app import EBM, train
+from ebm_app.cli.train import main as train_script
 from ebm_app.training.checkpoint import checkpoints, digests, find_checkpoint
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.trainer import Trainer
@@ -21,19 +27,21 @@ pytestmark = pytest.mark.process
 
 SETTINGS = {**SMALL, "num_levels": 17, "num_preview_images": 1, "max_train_steps": 12}
 SETTINGS |= {"checkpointing_steps": 4, "validation_steps": 3}
+IMAGES = random_images(20, 4)
 LATEST = {**SETTINGS, "resume_from_checkpoint": "latest"}
 
 
-@pytest.fixture(scope="module")
-def images():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(17, (20, 1, 4, 4), dtype=torch.uint8, generator=generator)
+OLD_RUN = ROOT / "tests" / "data" / "run_of_2026_11_22"
+#: Last loss of the run that the earlier version did not stop, and the sum of |weights|
+LOSS, WEIGHTS = 1.4752906101935164, 313.77606359446054
+#: Log-likelihoods by the earlier version, in nats
+LOG_PROB = [-206.5671910220115, -206.49712311573927, -204.2883033372744, -206.58570777383346]
 
 
 @pytest.fixture(scope="module")
-def whole(images, tmp_path_factory) -> Path:
+def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train(images, folder, **SETTINGS)
+    train(IMAGES, folder, **SETTINGS)
     return folder
 
 
@@ -46,17 +54,17 @@ def rows_of(folder: Path) -> list[dict]:
     return without_speeds(read_metrics(folder / "metrics.jsonl"))
 
 
-def test_earlier_checkpoint_resumes_in_another_folder(images, whole, run, tmp_path):
+def test_earlier_checkpoint_resumes_in_another_folder(whole, run, tmp_path):
     again, by_path = tmp_path / "again", {"resume_from_checkpoint": str(run / "checkpoint-4")}
-    assert "later checkpoints" in error_of(train, images, run, **SETTINGS, **by_path)
-    train(images, again, **SETTINGS, **by_path)
+    assert "later checkpoints" in error_of(train, IMAGES, run, **SETTINGS, **by_path)
+    train(IMAGES, again, **SETTINGS, **by_path)
     assert {row["step"] for row in rows_of(again)} == set(range(5, 13))
-    assert "already holds a run" in error_of(train, images, again, **SETTINGS, **by_path)
+    assert "already holds a run" in error_of(train, IMAGES, again, **SETTINGS, **by_path)
     assert rows_of(again) == rows_of(whole)[-len(rows_of(again)) :]
     assert equal_tensors(weights_of(again), weights_of(whole))
 
 
-def test_resume_passes_damage_and_leftovers_of_a_crash(images, whole, run, capsys):
+def test_resume_passes_damage_and_leftovers_of_a_crash(whole, run, capsys):
     last, earlier = run / "checkpoint-12", run / "checkpoint-4"
     for name in ("model.safetensors", "state/trainer.safetensors", "state/trainer.json"):
         shutil.copy(earlier / name, last / name)
@@ -69,7 +77,7 @@ def test_resume_passes_damage_and_leftovers_of_a_crash(images, whole, run, capsy
         file.write('{"ste')
     (run / "checkpoint-9.tmp").mkdir()
     (run / "notes.tmp").write_text("mine")
-    train(images, run, **LATEST)
+    train(IMAGES, run, **LATEST)
     assert "damaged checkpoint" in capsys.readouterr().err
     assert rows_of(run) == rows_of(whole)
     assert len(list(run.glob("checkpoint-12.damaged-*"))) == 1
@@ -79,25 +87,59 @@ def test_resume_passes_damage_and_leftovers_of_a_crash(images, whole, run, capsy
 
 
 @pytest.mark.parametrize("name", ["trainer.safetensors", "best.safetensors"])
-def test_forged_files_with_fitting_digests_are_refused(images, run, name):
+def test_forged_files_with_fitting_digests_are_refused(run, name):
     last, top = run / "checkpoint-12", (run / "model.safetensors").read_bytes()
     (last / "state" / name).write_bytes(save({"x": torch.zeros(1)}))
     write_json(last / "state" / "digests.json", digests(last))
-    message = error_of(train, images, run, **LATEST)
+    message = error_of(train, IMAGES, run, **LATEST)
     assert "damaged" in message or name in message
     assert (run / "model.safetensors").read_bytes() == top
 
 
-def test_best_model_loads_after_a_changed_setting(images, run, monkeypatch):
+def test_best_model_loads_after_a_changed_setting(run, monkeypatch):
     """A run resumed twice, the second time from a checkpoint whose best model is older."""
     changed = {**LATEST, "num_nodes": 16, "checkpointing_steps": 2, "validation_steps": 12}
     shutil.rmtree(run / "checkpoint-12")
-    train(images, run, **changed)
+    train(IMAGES, run, **changed)
     shutil.rmtree(run / "checkpoint-12")
     monkeypatch.setattr(Trainer, "fit", Mock(side_effect=UserError("killed")))
-    assert "killed" in error_of(train, images, run, **changed)
+    assert "killed" in error_of(train, IMAGES, run, **changed)
     assert EBM.from_pretrained(run).config.num_nodes == 16
 
 
-def test_other_images_are_refused(images, run):
-    assert "other images" in error_of(train, 16 - images, run, **LATEST)
+def test_other_images_are_refused(run):
+    assert "other images" in error_of(train, 16 - IMAGES, run, **LATEST)
+
+
+def test_older_checkpoint_resumes_as_if_never_stopped(tmp_path):
+    run = shutil.copytree(OLD_RUN, tmp_path / "run")
+    by_folder = ["--resume_from_checkpoint", "latest", "--output_dir", str(run)]
+    for flags, message in (
+        (["--optimizer", "muon"], "optimizer was adam, now muon"),
+        (["--adam_weight_decay", "0.5"], "adam_weight_decay was 0.01, now 0.5"),
+    ):
+        assert message in error_of(train_script, [*by_folder, *flags])
+    metrics = train_script(by_folder)
+    assert metrics["steps"] == 6 and metrics["loss"] == pytest.approx(LOSS, rel=1e-6)
+    total = sum(weight.double().abs().sum().item() for weight in weights_of(run).values())
+    assert total == pytest.approx(WEIGHTS, rel=1e-6)
+
+
+def test_retired_objective_is_refused(tmp_path):
+    run = shutil.copytree(OLD_RUN, tmp_path / "run")
+    path = run / "checkpoint-3" / "state" / "trainer.json"
+    trainer = json.loads(path.read_text())
+    trainer["settings"]["training"]["objective"] = "ctsm_m"
+    path.write_text(json.dumps(trainer))
+    write_json(path.with_name("digests.json"), digests(run / "checkpoint-3"))
+    resume = ["--resume_from_checkpoint", "latest", "--output_dir", str(run)]
+    assert "ctsm_m with the gamma deviance" in error_of(train_script, resume)
+
+
+def test_older_model_scores_as_it_did():
+    ebm = EBM.from_pretrained(OLD_RUN / "checkpoint-3")
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 17, (4, 1, 8, 8), generator=generator) / 16
+    noise = torch.full((1, 4, 1, 8, 8), 0.25)
+    result = ebm.likelihood(images, estimator="time_integral", noise=noise)
+    assert result.log_prob.tolist() == pytest.approx(LOG_PROB, rel=1e-7)

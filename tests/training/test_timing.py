@@ -3,9 +3,8 @@
 import shutil
 
 import pytest
-import torch
 from conftest import error_of
-from runs import SMALL, equal_tensors, weights_of, without_speeds
+from runs import SMALL, equal_tensors, random_images, weights_of, without_speeds
 
 from ebm_app import train
 from ebm_app.config import LoopConfig
@@ -16,9 +15,7 @@ from ebm_app.utils.files import read_json
 
 MINUTES = {**SMALL, "num_levels": 17, "max_train_minutes": 2.0}
 LATEST = {"resume_from_checkpoint": "latest"}
-IMAGES = torch.randint(
-    17, (20, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-)
+IMAGES = random_images(20, 4)
 
 
 @pytest.mark.parametrize(

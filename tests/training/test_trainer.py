@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import error_of
-from runs import SMALL, equal_tensors, weights_of, without_speeds
+from runs import SMALL, equal_tensors, random_images, weights_of, without_speeds
 
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
@@ -28,8 +28,7 @@ SETTINGS |= {"validation_steps": 8, "learning_rate": 2e-3, "input_frequencies": 
 
 @pytest.fixture(scope="module")
 def data() -> ImageData:
-    generator = torch.Generator().manual_seed(0)
-    levels = torch.randint(0, 17, (40, 1, 4, 4), generator=generator, dtype=torch.uint8)
+    levels = random_images(40, 4)
     return ImageData("noise", 17, levels[:20], levels[20:30], levels[30:])
 
 

@@ -1,0 +1,127 @@
+"""Sampling, and the tables of a folder of images, by the commands; mistakes in one sentence."""
+
+import csv
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import call, save_picture
+from PIL import Image
+
+from ebm_app.anomaly import AnomalyDetector
+from ebm_app.cli import anomaly, bpd, sample, score
+from ebm_app.data.images import load_images
+
+
+def test_images_depend_only_on_the_seed(folder, capsys, tmp_path):
+    flags = "--sampler annealed_hmc --num_images 3 --num_steps 2 --device cpu".split()
+    flags += "--sampler_args num_leapfrog_steps=1 final_steps=0".split()
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        place = ["--seed", seed, "--output_dir", tmp_path / name]
+        assert call(sample, folder / "grey", *flags, *place) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["output_dir"] == str(tmp_path / "c") and figures["num_files"] == 4
+    assert figures["nfe"] > 0 and figures["seconds"] > 0
+    images = [(tmp_path / name / "00002.png").read_bytes() for name in "abc"]
+    assert images[0] == images[1] != images[2]
+    assert Image.open(tmp_path / "a" / "00000.png").size == (8, 8)
+    assert (tmp_path / "a" / "grid.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "message"),
+    [
+        (bpd, ["nowhere"], "nowhere"),
+        (bpd, ["{grey}", "--dataset", "mnist", "--data_root", "none"], "mnist"),
+        (bpd, ["{colour}", "--dataset", "digits"], "got shape (1, 8, 8)"),
+        (bpd, ["{grey}", "--eps", "0"], "eps"),
+        (bpd, ["{grey}", "--estimator", "guess"], "guess"),
+        (sample, ["{damaged}"], "damaged"),
+        (sample, ["{grey}", "--sampler_args", "end_variance=guess"], "end_variance"),
+        (sample, ["{grey}", "--device", "tpu"], "tpu"),
+    ],
+)
+def test_mistake_is_one_sentence(folder, capsys, tmp_path, module, words, message):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder / "grey", damaged)
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    names = {"grey": folder / "grey", "colour": folder / "colour", "damaged": damaged}
+    flags = [word.format(**names) for word in words]
+    assert call(module, *flags, "--output_dir", tmp_path / "out") == 2
+    *_, error = capsys.readouterr().err.strip().splitlines()
+    assert error.startswith("error: ") and message in error
+
+
+def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
+    rng = np.random.RandomState(0)
+    for index in range(3):
+        save_picture(tmp_path / f"{index}.png", rng.randint(0, 256, (16, 8, 3)))
+    (tmp_path / "bad.png").write_text("no image")
+    flags = ["digits", tmp_path, "--estimator", "time_integral", "--device", "cpu"]
+    assert call(score, *flags) == 2
+    assert "--grayscale --resize --round_levels." in capsys.readouterr().err
+    flags += ["--grayscale", "--resize", "--round_levels"]
+    assert call(score, *flags) == 2 and "bad.png" in capsys.readouterr().err
+    flags += ["--skip_bad", "--repeats", 2]
+    tables = []
+    for size in (1, 4):
+        output = tmp_path / f"{size}.csv"
+        assert call(score, *flags, "--batch_size", size, "--output", output) == 0
+        figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (figures["images"], figures["bad"]) == (3, 1)
+        tables.append(list(csv.DictReader(output.open())))
+    assert [row["file"] for row in tables[1]] == ["0.png", "1.png", "2.png"]
+    for one, row in zip(*tables, strict=True):
+        bits = float(row["bits_per_dim"])
+        assert bits == pytest.approx(-float(row["log_prob"]) / (64 * math.log(2)), rel=1e-6)
+        assert float(row["stderr"]) > 0 and row["trained_on"] == ""
+        assert float(one["bits_per_dim"]) == pytest.approx(bits, rel=1e-5)
+
+
+def test_any_file_name_is_scored_and_rows_are_written_at_once(capsys, tmp_path):
+    folder, output = tmp_path / "images", tmp_path / "scores.csv"
+    folder.mkdir()
+    save_picture(folder / "a.png", np.zeros((8, 8)))
+    (folder / "a.png").rename(Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xe9.png")))
+    save_picture(folder / "b.png", np.zeros((8, 8)))
+    flags = ["digits", folder, "--round_levels", "--device", "cpu", "--repeats", 2]
+    flags += ["--estimator", "time_integral", "--batch_size", 1, "--output", output]
+    assert call(score, *flags) == 0
+    names = [row["file"] for row in csv.DictReader(output.open(encoding="utf-8"))]
+    assert sorted(names) == ["\\xff\\xe9.png", "b.png"]
+    (folder / "z.png").write_text("no image")
+    (folder / "b.png").rename(folder / "0.png")
+    assert call(score, *flags) == 2 and "z.png" in capsys.readouterr().err
+    names = [row["file"] for row in csv.DictReader(output.open(encoding="utf-8"))]
+    assert names[0] == "0.png"
+
+
+def test_unusual_images_come_first_in_the_table(capsys, tmp_path):
+    digits, output = load_images("digits").validation, tmp_path / "anomaly.csv"
+    (tmp_path / "images").mkdir()
+    save_picture(tmp_path / "images" / "a.png", digits[0, 0].numpy() / 16 * 255)
+    save_picture(tmp_path / "images" / "b.png", np.eye(8) * 255)
+    flags = ["digits", tmp_path / "images", "--round_levels", "--output", output]
+    assert call(anomaly, *flags, "--device", "cpu") == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (figures["images"], figures["unusual"]) == (2, 1)
+    rows = list(csv.DictReader(output.open()))
+    assert [(row["file"], row["unusual"]) for row in rows] == [("b.png", "yes"), ("a.png", "no")]
+    assert float(rows[0]["p_value"]) <= figures["false_alarm_rate"] < float(rows[1]["p_value"])
+    assert call(anomaly, *flags, "--false_alarm_rate", 0.005) == 2
+    assert "199 calibration" in capsys.readouterr().err
+
+
+def test_fit_saves_a_detector_of_validation_images(capsys, tmp_path):
+    assert call(anomaly, "digits") == 2 and "Expected a folder" in capsys.readouterr().err
+    assert call(anomaly, "digits", "--fit", 90, "--output_dir", tmp_path) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["num_images"] == 90 and figures["smallest_p_value"] == 1 / 91
+    detector = AnomalyDetector("digits")
+    detector.read(tmp_path)
+    assert detector.smallest_p_value == 1 / 91
