@@ -32,8 +32,6 @@ NumChains = Annotated[int, Ge(4), Le(1_000_000)]
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags, Annealing):
-    """Command-line arguments."""
-
     method: tuple[Literal["diffused", "ais", "raise"], ...] = setting(
         "methods, of which the first normalises the bits per dim. diffused: chains that take "
         "steps of the reversed diffusion, forward and reverse; ais: annealed importance sampling, "

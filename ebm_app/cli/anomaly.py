@@ -33,8 +33,6 @@ COLUMNS = ("file", "p_value", "unusual")
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ConversionFlags, ModelFlag):
-    """Command-line arguments."""
-
     folder: Positional[Path | None] = setting("folder of images, with all its subfolders", None)
     output: Path = setting("CSV file to write", Path("anomaly.csv"))
     false_alarm_rate: Fraction = setting("share of ordinary images that may be flagged", 0.05)

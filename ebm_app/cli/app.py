@@ -24,8 +24,6 @@ HostName = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[\w-]+(\.[\w-]+)*$
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags):
-    """Command-line arguments."""
-
     model: str | None = setting("folder, bundled name or hub id; selected first on the page", None)
     models_dir: str | None = setting("folder of runs to offer as models", None)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")

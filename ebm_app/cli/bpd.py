@@ -34,8 +34,6 @@ ALL = "all"
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
-    """Command-line arguments."""
-
     estimator: tuple[str, ...] = setting(
         "estimators of log p, each 'NAME' or 'NAME key=value ...'; defaults to elbo, or to "
         "time_integral for a model without a Stein head. The JSON output reports the first "

@@ -29,8 +29,6 @@ NUM_BINS = 15
 
 @configuration(kw_only=True)
 class Arguments(ImageFlags):
-    """Command-line arguments."""
-
     batch_size: BatchSize = setting("images per batch", 50)
     output_dir: Path = setting("folder for the record", Path("runs/classify"))
 

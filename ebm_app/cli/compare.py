@@ -26,8 +26,6 @@ from ebm_app.utils.output import Output, to_markdown
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
-    """Command-line arguments."""
-
     other: Positional[str] = argument("a second folder, bundled name or hub id")
     output_dir: Path = setting("folder for the record", Path("runs/compare"))
 

@@ -17,8 +17,6 @@ from ebm_app.utils.output import Output
 
 @configuration(kw_only=True)
 class Arguments:
-    """Command-line arguments."""
-
     x: str | None = setting("rows of X: .npy, .npz, .csv, .tsv, .txt or .parquet", None)
     y: str | None = setting("rows of Y, one for each row of X; may be the same table", None)
     x_columns: tuple[str, ...] = setting(

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @configuration(kw_only=True)
 class Arguments:
-    """Command-line arguments."""
-
     x0: str = argument("rows of p_0: .npy, .npz, .csv, .tsv, .txt or .parquet")
     x1: str = argument("rows of p_1, with the same columns")
     at: str | None = setting("rows at which to write log p_1 / p_0 to at.csv", None)

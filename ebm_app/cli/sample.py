@@ -22,8 +22,6 @@ RANDOM = "random"
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    """Command-line arguments."""
-
     sampler: str = setting(
         "dpm: DPM-Solver++(2M) for the ODE or, with noise=1, the SDE; pf_ode: the "
         "probability-flow ODE; annealed_hmc: Hamiltonian Monte Carlo from noise to data",

@@ -49,8 +49,6 @@ FLOOR_DRAWS = 10
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    """Command-line arguments."""
-
     run: tyro.conf.UseAppendAction[tuple[str, ...]] = setting(
         "'SAMPLER key=value ...', can be repeated; defaults to one run of each sampler", ()
     )

@@ -40,8 +40,6 @@ COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim", "trained_on")
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ConversionFlags, ModelFlag):
-    """Command-line arguments."""
-
     folder: Positional[Path] = argument("folder of images, searched with all its subfolders")
     output: Path = setting("CSV file to write", Path("scores.csv"))
     estimator: str | None = setting("estimator of log p; defaults to that of the model", None)

@@ -28,8 +28,6 @@ NumTimes = Annotated[int, Ge(2), Le(10_000)]
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
-    """Command-line arguments."""
-
     num_times: NumTimes = setting("times at which the mean time score is estimated", 32)
     pf_ode_steps: Steps = setting("steps of the probability flow", 20)
     output_dir: Path = setting("folder for the record and the plot", Path("runs/selftest"))

@@ -42,8 +42,6 @@ Generate images from an energy-based model, and compute the log-likelihood of im
 
 @configuration(kw_only=True)
 class Arguments:
-    """Command-line arguments."""
-
     output_dir: Positional[str] = argument("folder to write; must be empty or not exist")
     model: str = setting("bundled name, hub id, or a folder, which is copied", "mnist")
 

@@ -25,8 +25,6 @@ FIRST = ("space", "dataset", "data_root", "output_dir", "objective", "path")
 
 @configuration(kw_only=True)
 class Arguments(Settings, RunOptions, DataFlags):
-    """Flags of the command."""
-
     flow: str | None = setting(
         "folder of a flow from train/flow.py, whose latent space the path uses", None
     )

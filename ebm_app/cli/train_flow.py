@@ -23,8 +23,6 @@ RECIPE: dict[str, Any] = dict(max_train_steps=3000)
 
 @configuration(kw_only=True)
 class Arguments(LoopConfig, RunOptions, DataFlags):
-    """Flags of the command."""
-
     flow: str = setting(
         "gaussian (multivariate normal logits), copula (normalised marginals, then whitening), or "
         "spline (spline coupling layers, trained by maximum likelihood)",

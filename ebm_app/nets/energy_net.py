@@ -13,7 +13,7 @@ normalisation had 1.702, normalisation over all channels 1.719, none 1.794, a sc
 1.845.
 
 Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, for an energy whose two derivatives
-are trained. They train on data; here the energy is distilled (``training.energy_task``).
+are trained. They train on data; here the energy is distilled (``training.ebm_task``).
 """
 
 from typing import ClassVar

@@ -95,27 +95,14 @@ def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
 
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:
-    """Return the checkpoint to resume from: a path, or "latest" for the last intact one in
-    ``output_dir``. Damaged checkpoints there are reported on stderr and renamed."""
-    if name != LATEST:
-        return _checkpoint_at(named_checkpoint(output_dir, name), output_dir)
-    for folder in reversed(checkpoints(output_dir)):
-        try:
-            verify(folder)
-            return folder
-        except UserError as error:
-            print(f"Skipping a damaged checkpoint: {error}", file=sys.stderr)
-            os.replace(folder, mkdtemp(prefix=f"{folder.name}.damaged-", dir=output_dir))
-    raise UserError(
-        f"{output_dir} holds no intact checkpoint, so --resume_from_checkpoint latest cannot "
-        "resume. Start again with --overwrite_output_dir."
-    )
-
-
-def _checkpoint_at(folder: Path, output_dir: Path) -> Path:
+    """Return the checkpoint to resume from: "latest" for the last intact one in ``output_dir``, a
+    path, or a name there. Damaged ones that "latest" skips are reported on stderr and renamed."""
+    if name == LATEST:
+        return _last_intact(output_dir)
+    folder = named_checkpoint(output_dir, name)
     if not os.path.isdir(folder / STATE):
         raise UserError(
-            f"{shorten(folder)} is not a checkpoint. Use --resume_from_checkpoint latest or the "
+            f"{shorten(name)} is not a checkpoint. Use --resume_from_checkpoint latest, or the "
             f"path of a folder {PREFIX}N."
         )
     verify(folder)
@@ -128,6 +115,20 @@ def _checkpoint_at(folder: Path, output_dir: Path) -> Path:
             "resume from it."
         )
     return folder
+
+
+def _last_intact(output_dir: Path) -> Path:
+    for folder in reversed(checkpoints(output_dir)):
+        try:
+            verify(folder)
+            return folder
+        except UserError as error:
+            print(f"Skipping a damaged checkpoint: {error}", file=sys.stderr)
+            os.replace(folder, mkdtemp(prefix=f"{folder.name}.damaged-", dir=output_dir))
+    raise UserError(
+        f"{output_dir} holds no intact checkpoint, so --resume_from_checkpoint latest cannot "
+        "resume. Start again with --overwrite_output_dir."
+    )
 
 
 def save_checkpoint(
