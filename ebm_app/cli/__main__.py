@@ -1,30 +1,18 @@
 """``ebm COMMAND``, which is also ``python -m ebm_app.cli COMMAND``."""
 
+import ast
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 from ebm_app.cli.command_line import run_script
 
-#: Commands, each a module of this folder, and what they do
-COMMANDS = {
-    "train": "train an energy-based model of images",
-    "train_flow": "fit a normalising flow for the latent space of a model",
-    "distill": "distil a model into an energy or a likelihood that needs one pass",
-    "sample": "draw images from a model",
-    "score": "write the log-likelihood of every image of a folder to a table",
-    "bpd": "compute bits per dim on held-out images",
-    "compare": "compare the settings and the bits per dim of two models",
-    "ais": "estimate log Z with annealed chains",
-    "anomaly": "test which images of a folder are unusual, or fit a detector",
-    "selftest": "check a model against identities of exact models",
-    "classify": "measure the accuracy of a class-conditional model",
-    "samplers": "compare samplers by quality and cost",
-    "ratio": "estimate the log density ratio of two samples",
-    "mi": "estimate the mutual information of paired rows",
-    "app": "serve the web page",
-    "space": "write the folder of a Hugging Face Space that serves the page",
-}
+#: Commands, each a module of this folder whose docstring begins with what it does
+COMMANDS = (
+    *("train", "train_flow", "distill", "sample", "score", "bpd", "compare", "ais", "anomaly"),
+    *("selftest", "classify", "samplers", "ratio", "mi", "app", "space"),
+)
 #: Other names of commands
 ALIASES = {"evaluate": "bpd", "ui": "app", "flow": "train_flow", "train_energy": "distill"}
 
@@ -37,12 +25,18 @@ def main() -> int:
         return 0
     command = ALIASES.get(name, name)
     if command not in COMMANDS:
-        lines = [f"  {command:12} {text}" for command, text in COMMANDS.items()]
+        lines = [f"  {command:12} {summary(command)}" for command in COMMANDS]
         print("usage: ebm COMMAND ...", *lines, sep="\n")
         print("Flags: ebm COMMAND --help. Version: ebm --version.")
         return 0 if name in ("-h", "--help") else 2
     sys.argv = [f"ebm {name}", *words]
     return run_script(import_module(f"ebm_app.cli.{command}").main)
+
+
+def summary(command: str) -> str:
+    """Return the first line of the docstring of a command, without importing it."""
+    source = Path(__file__).with_name(f"{command}.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(source)).partition("\n")[0]
 
 
 if __name__ == "__main__":
