@@ -22,7 +22,7 @@ from ebm_app.evaluation.scoring import bits_by_estimator
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.nets.protocols import LogDensity, require
-from ebm_app.utils.fields import configuration, from_attributes, setting
+from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.random import derive_seed
 
@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for name in args.method:
         is_diffused, estimate = METHODS[name]
         if is_diffused not in runs:
-            settings, seed = from_attributes(Annealing, args), derive_seed(args.seed, len(runs))
-            runs[is_diffused] = Chains(density, settings, is_diffused, points, seed)
+            seed = derive_seed(args.seed, len(runs))
+            runs[is_diffused] = Chains(density, args, is_diffused, points, seed)
         results[name] = estimate(runs[is_diffused], args.num_chains)
     shared = accelerator, ebm, levels, noise, TimeIntegral(), ebm.dequantiser, args.batch_size
     _, bits = bits_by_estimator(*shared, wrap=partial(tqdm, desc="bits per dim"))

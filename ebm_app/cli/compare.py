@@ -7,7 +7,7 @@ The standard error of the difference is that of the mean difference of an image,
 dequantisation noise for both models. Each model is scored by its default estimator.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Compare two models; return the figures on the main process, and None on the others."""
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
+    import pandas as pd
+
     from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
     from ebm_app.folders import find_folder
     from ebm_app.likelihood import make_estimator
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         bits[name], _ = bits_by_estimator(*shared, wrap=bar)
         record = find_folder(name) / RUN_FILE
         own = read_json(record)["settings"] if record.is_file() else {"ebm": to_dict(ebm.config)}
-        settings.append(flatten(own))
+        settings += pd.json_normalize(own).to_dict("records")  # by the path of the setting
     (pair,) = disagreements(bits)
     rows = [
         {"setting": key, "first": repr(one), "second": repr(other)}
@@ -71,16 +73,3 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         Output(args.output_dir / "compare.json", args).save(figures)
     shut_down(accelerator)
     return figures if accelerator.is_main_process else None
-
-
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by their path.
-
-    >>> flatten({"net": {"dropout": 0.1}})
-    {'net.dropout': 0.1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        is_nested = isinstance(value, Mapping)
-        flat |= flatten(value, f"{prefix}{key}.") if is_nested else {f"{prefix}{key}": value}
-    return flat
