@@ -56,15 +56,6 @@ def test_estimates_match_log_normal_weights(name, spread):
     assert estimate.sd_log_weight == pytest.approx(spread, rel=0.2)
 
 
-@pytest.mark.parametrize("name", ["forward", "reverse"])
-def test_stderr_of_many_weights_is_the_delta_method(name):
-    """The standard error is sqrt((e^(s^2) - 1) / N), the effective sample size e^(-s^2) N."""
-    num, spread = 40_000, 0.8
-    estimate = ESTIMATES[name](num, spread, 5)
-    assert estimate.stderr == pytest.approx(math.sqrt(math.expm1(spread**2) / num), rel=0.1)
-    assert estimate.ess == pytest.approx(num * math.exp(-(spread**2)), rel=0.1)
-
-
 @pytest.mark.parametrize(
     "name, spread, repeats, num",
     [

@@ -10,7 +10,6 @@ from scipy import stats
 
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import PointEstimator
-from ebm_app.likelihood.bits import likelihood_of
 from ebm_app.likelihood.dequantisation import (
     Cells,
     Decoder,
@@ -93,24 +92,6 @@ class ClosedForm(PointEstimator):
     def __call__(self, model, x, t):
         value = model.log_density(x, t)
         return LogDensityEstimate(value, torch.zeros_like(value), None, 0)
-
-
-@pytest.mark.parametrize("name", PATHS)
-def test_isolated_levels_lose_exactly_the_truncated_tail(name):
-    """Without neighbours, p_t over a cell is the normal that q truncates."""
-    known = torch.tensor([0, 8, 16])
-    probabilities, index = (0.2, 0.3, 0.5), torch.arange(300) % 3
-    means, u = centres(known, 17)[:, None], noise((4, 300, 1, 1, 1))
-    model = ExactModel(PATHS[name], 1e-7, means, [0.0] * 3, probabilities)
-    for tau in (1.5, 3.0):
-        settings = known[index].view(-1, 1, 1, 1), cells(17), TruncatedNormal(tau), u
-        found = ClosedForm().log_prob_of_levels(ExactDensity(model), *settings)
-        lost = (
-            torch.tensor(probabilities, dtype=F64).log()[index]
-            - likelihood_of([found], 1).log_prob
-        )
-        tail = torch.full_like(lost, -math.log(math.erf(tau / math.sqrt(2))))
-        assert torch.allclose(lost, tail, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("eps", [1e-2, 1e-4, 1e-7])

@@ -47,17 +47,6 @@ def test_components_sum_and_draws_are_averaged(shape):
     assert (many.error < one.error.max() / 4).all()
 
 
-@pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
-def test_one_draw_is_exact_on_gaussian_data(path):
-    """The guess is then the residual itself, whatever the noise."""
-    model = ExactModel(path, 1e-6, normal((1, 2, 3, 3)), (0.3,), stein_channels=1)
-    density, x = density_of(model), model.data((5, 2, 3, 3))
-    first, second = (VariationalBound(seed=seed)(density, x, 0.99) for seed in (0, 1))
-    assert torch.allclose(first.value, second.value, rtol=0, atol=1e-10)
-    assert first.error.max() < 1e-10
-    assert torch.allclose(first.value, model.log_density(x, 0.99), rtol=0, atol=2e-3)
-
-
 def test_control_variate_is_unbiased_and_reduces_noise():
     """Also with a wrong variance, or without one. The stated error is too large in all cases, by
     most where the guess is worst."""
