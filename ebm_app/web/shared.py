@@ -25,7 +25,7 @@ AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private
 #: other.
 LIMITS = {"sample": 2, "score": 2, "research": 1}
 #: Folder of an absolute path in a message, in quotation marks or not
-FOLDER = re.compile(r"(?<=')/[^']*/|(?<!\w)/(?:[^/\s']+/)+")
+FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
 #: JavaScript that writes values by name into the address of the browser
 WRITE_LINK = """(...values) => {
   const names = NAMES, address = new URL(window.location);
@@ -88,7 +88,7 @@ def clear_on(
     triggers: list[Callable[..., Any]], events: list[Dependency], outputs: list[gr.Component]
 ) -> None:
     """Let an action of the visitor stop the events and clear their outputs, so that no result of
-    an earlier input is shown. Change events would not do: they may follow the next run."""
+    an earlier input is shown. Change events may follow the next run, so they are not used."""
     gr.on(triggers, None, cancels=events, **AT_ONCE)
     gr.on(triggers, lambda: [None] * len(outputs), None, outputs, **AT_ONCE)
 
