@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ebm_app.ratios.methods import TimeScoreRatio, methods_of
 from ebm_app.ratios.pairs import DensityPair
+from ebm_app.ratios.planes import TIMES, Planes, density_planes
 from ebm_app.ratios.problems import TEST, TOY_PROBLEMS, VALIDATION, EvaluationPoints, train
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.random import make_generator
@@ -57,8 +58,8 @@ HINT = (
     "Learn the log density ratio log p₁/p₀ of two known densities, and compare it with the exact "
     "one. p₀ is the reference at t = 0, p₁ the data at t = 1."
 )
-#: Plot, text and metrics
-ToyOutputs = tuple[Figure, str, dict[str, Any]]
+#: Text, plot of the densities in two dimensions, plot of the log ratio, and metrics
+ToyOutputs = tuple[str, Figure | None, Figure, dict[str, Any]]
 
 
 def toy(
@@ -73,14 +74,15 @@ def toy(
 ) -> Iterator[ToyOutputs]:
     """Train a density ratio estimator on a toy problem.
 
-    Returns a plot, a text and the metrics. During training, the metrics are those on validation
+    Returns a text, a plot of the learned densities of a two-dimensional problem at the end, a plot
+    of the log ratio, and the metrics. During training, the metrics are those on validation
     points. The last ones are those of the best step, on test points.
     """
     pair = PROBLEMS[choose("problem", problem, PROBLEMS)].pair
     path_label, sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))]
     choose("method", method, METHODS)
     name, label = method_label(method), f"{problem_label(problem)} · {path_label}"
-    yield plot_pair(pair), f"Starting · {label}", {}
+    yield f"Starting · {label}", None, plot_pair(pair), {}
     begin, curve = time.perf_counter(), []
     settings = {
         "problem": problem,
@@ -96,14 +98,20 @@ def toy(
     )
 
     def outputs(
-        head: str, ratio: TimeScoreRatio, points: EvaluationPoints, facts: dict[str, Any]
+        head: str,
+        ratio: TimeScoreRatio,
+        points: EvaluationPoints,
+        facts: dict[str, Any],
+        planes: Planes | None = None,
     ) -> ToyOutputs:
         estimate = ratio.log_ratio(points.x)
-        metrics = {**settings, **facts, **finite_or_none(points.metrics(estimate))}
+        found = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
+        metrics = {**settings, **facts, **finite_or_none(found)}
         metrics["divergence_truth"] = points.metrics(points.truth)["divergence"]
         plot = plot_trial(curve, points.truth, estimate, f"{name}\n{problem_label(problem)}")
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
-        return plot, f"{head}\n{name}: {result_text(metrics)}", metrics
+        densities = None if planes is None else plot_planes(planes)
+        return f"{head}\n{name}: {result_text(metrics)}", densities, plot, metrics
 
     chosen = replace(
         PROBLEMS[problem],
@@ -116,7 +124,10 @@ def toy(
         facts = {"step": state.step, "best_step": state.best_step}
         head = progress(state.step, iterations)
         yield outputs(head, state.ratio, points, {**facts, "points": "validation"})
-    yield outputs(f"{iterations} steps", state.best, test_points, {**facts, "points": "test"})
+    facts, planes = {**facts, "points": "test"}, None
+    if pair.dim == 2:
+        planes = density_planes(pair, state.best, make_generator(device, 0, TEST))
+    yield outputs(f"{iterations} steps", state.best, test_points, facts, planes)
 
 
 def paths_of(problem: str) -> list[str]:
@@ -144,8 +155,13 @@ def result_text(metrics: Mapping[str, Any]) -> str:
     """Return the error of an estimate in words."""
     if metrics["error"] is None:
         return "the estimate is not finite; lower the learning rate"
-    return (
+    text = (
         f"root mean square error {metrics['error'] ** 0.5:.3g} nats on {metrics['points']} points"
+    )
+    return (
+        f"{text} · the learned p₁ integrates to {metrics['mass']:.3g}"
+        if "mass" in metrics
+        else text
     )
 
 
@@ -190,6 +206,28 @@ def plot_trial(
     return figure
 
 
+def plot_planes(planes: Planes) -> Figure:
+    """Plot the draws, the learned density and the time score at ``TIMES``, a column each.
+
+    The time score is blue where p_t decreases in t and red where it increases.
+    """
+    figure = Figure(figsize=(WIDTH, 2.9), dpi=DPI, layout="constrained")
+    rows = figure.subplots(3, len(TIMES))
+    half = np.quantile(abs(planes.time_scores), 0.95)
+    signed = {"cmap": "RdBu_r", "vmin": -half, "vmax": half}
+    labels = ("draws", "learned", "time score")
+    for axes, values, label in zip(rows, planes[1:], labels, strict=True):
+        axes[0].set_ylabel(label, fontsize="small")
+        for column, time_, value, drawn in zip(axes, TIMES, values, planes.drawn, strict=True):
+            density = {"cmap": "magma", "vmin": 0, "vmax": drawn.max()}
+            colours = signed if label == "time score" else density
+            column.imshow(value, origin="lower", extent=planes.limits, **colours)
+            column.set(xticks=[], yticks=[])
+            if label == "draws":
+                column.set_title(f"t = {time_:g}", fontsize="small")
+    return figure
+
+
 def build(seed: int, device: str) -> None:
     """Add the tab and its endpoint /toy to the page."""
     gr.Markdown(HINT)
@@ -210,8 +248,9 @@ def build(seed: int, device: str) -> None:
             buttons = start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
             text = text_box("Run", 3)
+            densities = plot_box("Densities p_t and time score")
             plot = plot_box("Log ratio", value=plot_pair(PROBLEMS[first].pair))
-            outputs = [plot, text, metrics_box()]
+            outputs = [text, densities, plot, metrics_box()]
 
     def select_path(problem: str) -> dict[str, Any]:
         names = paths_of(problem)
@@ -226,7 +265,7 @@ def build(seed: int, device: str) -> None:
     # show draws of the problem instead of an outdated result
     gr.on(
         triggers,
-        lambda name: [plot_pair(PROBLEMS[name].pair), "", None],
+        lambda name: ["", None, plot_pair(PROBLEMS[name].pair), None],
         problem,
         outputs,
         **AT_ONCE,
