@@ -8,12 +8,11 @@ from collections.abc import Sequence
 
 import gradio as gr
 from PIL import Image
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebm_app.utils.errors import UserError
 
@@ -88,50 +87,63 @@ CSS = """
 """
 
 
-class SecurityHeaders(BaseHTTPMiddleware):
-    """Middleware that sends ``CONTENT_SECURITY_POLICY`` with every response."""
+class SecurityHeaders:
+    """ASGI middleware that sends ``CONTENT_SECURITY_POLICY`` with every response."""
 
-    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        response = await call_next(request)
-        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+                headers["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
 
 
-class LoginDelay(BaseHTTPMiddleware):
-    """Middleware that delays logins of an address after wrong passwords.
+class LoginDelay:
+    """ASGI middleware that delays logins of an address after wrong passwords.
 
     After ``FREE_ATTEMPTS`` wrong passwords the address must wait 1 second, then 2, 4, ... up to
     ``MAX_DELAY``. Earlier logins are refused with status 429. Every wrong password is logged.
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        super().__init__(app)
+        self.app = app
         #: Address -> number of wrong passwords, and the time of the next login
         self.attempts: dict[str, tuple[int, float]] = {}
 
-    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        if request.method != "POST" or not request.url.path.rstrip("/").endswith("/login"):
-            return await call_next(request)
-        address = request.client.host if request.client else "unknown"
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").rstrip("/")
+        if scope["type"] != "http" or scope["method"] != "POST" or not path.endswith("/login"):
+            return await self.app(scope, receive, send)
+        address = (scope.get("client") or ("unknown",))[0]
         count, begin = self.attempts.pop(address, (0, 0.0))
         if (wait := begin - time.monotonic()) > 0:
             self.attempts[address] = count, begin
             seconds = math.ceil(wait)
             text = f"Too many wrong passwords. Try again in {seconds} seconds."
-            return JSONResponse({"detail": text}, 429, {"Retry-After": str(seconds)})
+            headers = {"Retry-After": str(seconds)}
+            return await JSONResponse({"detail": text}, 429, headers)(scope, receive, send)
         # count the attempt before it is checked, so that simultaneous logins are delayed too
         delay = min(2 ** (count - FREE_ATTEMPTS), MAX_DELAY) if count >= FREE_ATTEMPTS else 0
         self.attempts[address] = count + 1, time.monotonic() + delay
         while len(self.attempts) > MAX_ADDRESSES:
             del self.attempts[next(iter(self.attempts))]
-        response = await call_next(request)
-        if response.status_code == 200:
-            self.attempts.pop(address, None)
-        elif response.status_code == 400:
-            text = "Wrong password %d from %s; next login in %d s"
-            logging.getLogger(__name__).warning(text, count + 1, address, delay)
-        return response
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if message["status"] == 200:
+                    self.attempts.pop(address, None)
+                elif message["status"] == 400:
+                    text = "Wrong password %d from %s; next login in %d s"
+                    logging.getLogger(__name__).warning(text, count + 1, address, delay)
+            await send(message)
+
+        await self.app(scope, receive, watch)
 
 
 def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
