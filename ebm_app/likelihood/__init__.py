@@ -1,7 +1,7 @@
 """Estimators of log p_t(x), by the name that ``--estimator`` takes.
 
-They rest on different quantities, so their disagreement measures the error of the model. All
-values are in nats.
+They use different outputs of a model, so their disagreement indicates its error. All values are
+in nats.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def resolve_estimator(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the name in ``ESTIMATORS`` for a name or an old name, and the settings it implies.
+    """Return the key in ``ESTIMATORS`` of a name or an old name, and the settings it implies.
 
     >>> resolve_estimator("paper")
     ('time_integral', {'integrator': 'rk45'})
@@ -52,7 +52,10 @@ def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int
 
     Args:
         name: a key of ``ESTIMATORS`` or ``ALIASES``.
-        seed: seed of its noise, unless ``settings`` has one.
+        seed: default for the setting ``seed`` of estimators that draw noise.
+
+    Raises:
+        UserError: for an unknown name or setting.
     """
     implied: dict[str, Any] = {}
     if isinstance(name, str):

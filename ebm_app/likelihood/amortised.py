@@ -1,13 +1,13 @@
 r"""Amortised likelihood: log P(image) predicted by one pass of a small network.
 
-The network maps the clean image to the terms of the bound of a model, its teacher, one per
-dimension, in nats. It is trained by regression on ordinary and unusual images
-(``training.amortised_task``). Unlike the bound, the prediction is not normalised, and it can be
-far off on images unlike those of its training; ``error`` says by how much.
+The network maps a clean image to the per-dimension terms of a teacher model's bound, in nats. It
+is trained by regression on ordinary and unusual images (``training.amortised_task``). Unlike the
+bound, the prediction is not normalised, and it can be far off for images that are out of
+distribution; ``error`` estimates by how much.
 
-The error is calibrated on held-out images, some of them of kinds that are not trained on. It is
-the root mean square of prediction minus bound, as a non-decreasing function of the Mahalanobis
-distance between the features of the image and those of the training images.
+The error is calibrated on held-out images, including kinds of images that are not trained on. It
+is the root mean square of prediction minus bound, a non-decreasing function of the Mahalanobis
+distance between the features of an image and those of the training images.
 """
 
 import math
@@ -33,7 +33,7 @@ from ebm_app.utils.fields import NonNegative, Number, NumLevels, Positive, confi
 from ebm_app.utils.files import read_json, write_tensors
 from ebm_app.utils.tensors import sum_except_batch
 
-#: Channels of the features from which the terms are predicted
+#: Number of feature channels from which the terms are predicted
 FEATURES = 32
 
 
@@ -54,8 +54,8 @@ class ErrorTable:
     errors: Annotated[tuple[NonNegative, ...], Len(2)]
 
     def error_at(self, distance: Tensor) -> Tensor:
-        """Return the error (B,) at distances (B,). Beyond the last distance it grows in
-        proportion."""
+        """Return errors (B,) at distances (B,): interpolated linearly up to the last distance, and
+        proportional to the distance beyond."""
         inside = np.interp(distance.cpu().numpy(), self.distances, self.errors)
         beyond = (distance / self.distances[-1]).clamp(min=1)
         return torch.from_numpy(inside).to(distance) * beyond
@@ -68,9 +68,9 @@ class AmortisedConfig:
     Args:
         dataset, image_shape, num_levels: those of the teacher.
         teacher: SHA-256 digest of the teacher's weights.
-        mean, std: of the terms of ordinary training images, in nats.
-        net, input_frequencies: the network and the Fourier features of its input.
-        calibration: measured after training.
+        mean, std: mean and standard deviation of the terms over ordinary training images, in nats.
+        net, input_frequencies: the network, and the frequencies of its Fourier features.
+        calibration: error table, measured after training.
     """
 
     dataset: str
@@ -86,10 +86,11 @@ class AmortisedConfig:
 
 
 class AmortisedLikelihood(PretrainedModel):
-    """Network from levels (B, C, H, W) to the terms of log P, with features for its error.
+    """Network that predicts the terms of log P from levels (B, C, H, W), and features for its
+    error.
 
-    The input is 2 (k + 1/2) / L - 1 for level k, with its Fourier features. Weights are stored in
-    half precision.
+    Its inputs are x = 2 (k + 1/2) / L - 1 for level k of L, and Fourier features of x. Weights are
+    stored in half precision.
     """
 
     config_class, kind = AmortisedConfig, "amortised likelihood"
@@ -115,7 +116,7 @@ class AmortisedLikelihood(PretrainedModel):
         return terms, torch.cat([flat.mean(2), flat.square().mean(2).sqrt()], 1)
 
     def set_training_features(self, summaries: Tensor) -> None:
-        """Set the features (N, 2 F) from which distances are measured."""
+        """Set the summaries (N, 2 F) from which ``distance`` is measured."""
         values = summaries.double()
         self.centre.copy_(values.mean(0))
         covariance = torch.cov(values.T)
@@ -125,8 +126,8 @@ class AmortisedLikelihood(PretrainedModel):
         self.whitening.copy_(factor.T)
 
     def distance(self, summary: Tensor) -> Tensor:
-        """Return the Mahalanobis distance (B,) of summaries (B, 2 F) from those of training, whose
-        mean square is 1."""
+        """Return Mahalanobis distances (B,) of summaries (B, 2 F) from those of training images,
+        scaled to a mean square of 1 over training images."""
         return ((summary - self.centre) @ self.whitening.T).norm(dim=1)
 
     @torch.no_grad()
@@ -162,22 +163,25 @@ def _load(
     network = AmortisedLikelihood.from_pretrained(folder, str(device))
     if network.config.teacher != fingerprint(teacher):
         raise UserError(
-            f"{folder} was distilled from other weights than those of this model. Distil it "
-            "again with train/distill.py MODEL --target likelihood."
+            f"{folder} was distilled from a model with different weights. Distil it again with "
+            "train/distill.py MODEL --target likelihood."
         )
     return network
 
 
 @configuration
 class Amortised(Estimator):
-    """log P(image) predicted by one pass of the network beside the model, see
-    ``AmortisedLikelihood``.
+    """Prediction of log P(image) by one pass of an ``AmortisedLikelihood``.
 
     Args:
-        folder: folder of the network; ``amortised`` in the model's folder by default.
+        folder: folder of the network; by default ``amortised`` in the model's folder.
 
-    ``error`` is the calibrated error of the prediction, larger for images unlike the training
-    images of the network.
+    ``error`` is the calibrated error of the prediction, larger for images unlike the network's
+    training images.
+
+    Raises (when called):
+        UserError: if there is no such network, it was distilled from other weights, or there are
+            labels.
     """
 
     folder: str | None = None
@@ -186,7 +190,7 @@ class Amortised(Estimator):
 
     @classmethod
     def supports(cls, model: object) -> bool:
-        """Return whether a model has a calibrated network that was distilled from its weights."""
+        """Return whether a model has a calibrated network distilled from its weights."""
         if not isinstance(model, PathDensity) or (folder := _folder_of(model, None)) is None:
             return False
         config = read_json(folder / CONFIG_FILE)
@@ -201,12 +205,12 @@ class Amortised(Estimator):
         dequantiser: Dequantiser,
         noise: Tensor,
     ) -> LogDensityEstimate:
-        """Return the predicted log P(levels). The dequantiser and its noise are not used: the
-        teacher's bound is the mean over them."""
+        """Return the predicted log P(levels). The dequantiser and its noise are unused, because
+        the prediction is a mean over them."""
         folder = _folder_of(model, self.folder)
         if folder is None:
             raise UserError(
-                "This model has no amortised likelihood. Make one with: python train/distill.py "
+                "This model has no amortised likelihood. Train one with: python train/distill.py "
                 f"MODEL --target likelihood --output_dir MODEL/{AMORTISED_FOLDER}"
             )
         if model.labels is not None:

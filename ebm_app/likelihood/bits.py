@@ -1,12 +1,12 @@
-r"""Log-likelihood of quantised images and bits per dim, the only place where bits appear.
+r"""Log-likelihood and bits per dim of quantised images.
 
-An image of grey levels k is dequantised to a point y of the path's space by a density q(y | k) on
-its cells. Jensen's inequality bounds its log probability by that of the continuous model,
+Dequantisation maps an image of grey levels k to a point y of the path's space, drawn from a
+density q(y | k) on its cells. By Jensen's inequality, its log probability is bounded by
 
     log P(k) >= E_{y ~ q}[log p_t(y) - log q(y | k)],
 
-where the expectation is averaged over K draws. The dequantiser determines q and t, the estimator
-computes log p_t(y). A uniform density on L levels costs log2(L) bits per dim.
+where the expectation is averaged over K draws. The dequantiser determines q and t, and the
+estimator computes log p_t(y). A uniform distribution over L levels has log2(L) bits per dim.
 """
 
 import math
@@ -25,7 +25,7 @@ from ebm_app.utils.tensors import as_tensor, standard_error
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-#: Max elements of the images per batch; an estimator holds tens of copies of them.
+#: Max image elements per batch; an estimator holds tens of copies of the batch.
 MAX_BATCH_ELEMENTS = 2**17
 
 
@@ -35,11 +35,11 @@ class Likelihood(NamedTuple):
     Attributes:
         log_prob: (B,), lower bound on log P in nats.
         bits_per_dim: (B,), -log P / (D log 2).
-        error: (B,), error of ``log_prob`` in nats: that of the estimator and, from two draws of
-            the dequantiser on, the standard error over the draws; NaN if unknown.
-        components: (B, C, H, W), terms per dimension that sum to ``log_prob``, or None.
-        nfe: forward and backward passes of the network per image; a backward pass by the input
-            has about as many operations as a forward pass.
+        error: (B,), error of ``log_prob`` in nats: that of the estimator, combined with the
+            standard error over several draws of the dequantiser; NaN if unknown.
+        components: (B, C, H, W), per-dimension terms that sum to ``log_prob``, or None.
+        nfe: forward and backward passes of the network per image; a backward pass to the input
+            costs about as much as a forward pass.
 
     >>> from ebm_app import EBM
     >>> result = EBM.from_pretrained("digits").likelihood(torch.zeros(2, 1, 8, 8))
@@ -64,7 +64,7 @@ class Likelihood(NamedTuple):
         )
 
     def to_frame(self) -> "DataFrame":
-        """Return a data frame with a row for each image: log_prob, bits_per_dim and error."""
+        """Return a data frame of log_prob, bits_per_dim and error, with a row per image."""
         from pandas import DataFrame  # takes half a second to import
 
         names = ("log_prob", "bits_per_dim", "error")
@@ -72,8 +72,8 @@ class Likelihood(NamedTuple):
 
 
 def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Likelihood:
-    """Concatenate estimates of batches into the likelihood of all images; ``nfe`` is the
-    largest."""
+    """Concatenate estimates of batches into the likelihood of all images; ``nfe`` is their
+    maximum."""
     log_prob, error = (torch.cat([e[i] for e in estimates]) for i in (0, 1))
     if bad := int((~log_prob.isfinite()).sum()):
         raise UserError(
@@ -91,8 +91,7 @@ def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Lik
 
 
 def batches(num: int, batch_size: int | None, default: int) -> list[slice]:
-    """Return the slices of consecutive batches of ``num`` rows, of ``default`` rows each if
-    ``batch_size`` is None.
+    """Split ``num`` rows into slices of ``batch_size`` rows, or ``default`` rows if it is None.
 
     >>> batches(5, None, 2)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -118,6 +117,9 @@ def checked_levels(images: Any, image_shape: tuple[int, ...], num_levels: int) -
         images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels; a
             tensor, an array or lists.
         image_shape: (C, H, W) of the model.
+
+    Raises:
+        UserError: for no images, a wrong shape, or values that are not grey levels.
     """
     images = as_tensor(images, "images")
     if not images.numel():

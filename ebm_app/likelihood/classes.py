@@ -4,8 +4,8 @@ With x_r = a x + sqrt(w) e, e ~ N(0, I), and l = log(a^2 / w), the bound of ``el
 
     log p(x | y) >= C - 1/2 int E|e - e_y|^2 dl,     e_y = -sqrt(w) s(x_r, r | y),
 
-where C is the same for all classes. The differences between classes are estimated with common
-noise e, so most of the variance cancels, and with more draws for the most probable classes only.
+where C is the same for all classes. Differences between classes are estimated with common noise
+e, which cancels most of the variance. Only the most probable classes get more draws.
 
 Source: Li et al. 2023, arXiv:2303.16203.
 """
@@ -26,7 +26,7 @@ class ClassPosterior(NamedTuple):
     """Class probabilities of B images and K classes.
 
     Attributes:
-        probabilities: (B, K), under equal class frequencies.
+        probabilities: (B, K), p(y | x) for equally frequent classes.
         log_densities: (B, K), log p(x | y) in nats, up to a constant per image.
         nfe: (B,), network evaluations per image.
     """
@@ -40,15 +40,17 @@ class ClassPosterior(NamedTuple):
 class ClassBounds:
     """Estimator of the differences between the bounds of all classes, in rounds.
 
-    A class is dropped when it is ``margin`` nats and two standard errors below the best; the
-    result keeps its estimate so far. With d the difference of the predicted noises, two classes
-    differ by 1/2 int |d|^2 dl. If the variance of e is at most 1 in each direction, n evenly
-    spaced times estimate that with a variance of at most (L / n) int |d|^2 dl, L the length of l.
+    A class that falls ``margin`` nats and two standard errors below the best is dropped and keeps
+    its last estimate. The bounds of two classes differ by 1/2 int |d|^2 dl, where d is the
+    difference of the predicted noises. If the variance of e is at most 1 in each direction, n
+    evenly spaced times estimate it with a variance of at most (L / n) int |d|^2 dl, where L is the
+    length of the range of l.
 
     Args:
-        num_rounds, num_times: number of rounds, and of times per round, evenly spaced in l.
+        num_rounds: number of rounds.
+        num_times: times per round, evenly spaced in l.
         min_log_snr, max_log_snr: range of l; outside it all classes predict the same noise.
-        margin: in nats.
+        margin: distance to the best class beyond which a class is dropped, in nats.
         seed: seed of the noise; the noise of an image does not depend on its batch.
     """
 
@@ -80,7 +82,7 @@ class ClassBounds:
         return ClassPosterior(log_densities.softmax(1), log_densities, nfe)
 
     def _times(self, model: TimeScoreModel) -> list[float]:
-        """Return all times in order of rounds, evenly spaced within and between rounds."""
+        """Return the times of all rounds in order, evenly spaced within and between rounds."""
         rounds = torch.arange(self.num_rounds, dtype=torch.float64)
         places = torch.arange(self.num_times, dtype=torch.float64)
         offsets = (0.5 + rounds * (math.sqrt(5) - 1) / 2) % 1
@@ -91,7 +93,7 @@ class ClassBounds:
     def _loss(
         self, model: TimeScoreModel, x: Tensor, e: Tensor, labels: Tensor, time: float, t: float
     ) -> Tensor:
-        """Return 1/2 |e - e_y|^2 times the length of l for each label: (n,)."""
+        """Return 1/2 |e - e_y|^2 times the length of the range of l for each label: (n,)."""
         path = model.path
         r, end = (torch.tensor(value, dtype=torch.float64) for value in (time, t))
         a = path.alpha(r) / path.alpha(end)
@@ -103,7 +105,7 @@ class ClassBounds:
         return length * sum_except_batch(residual.double().square()) / 2
 
     def _alive(self, values: Tensor, alive: Tensor) -> Tensor:
-        """Return the classes (B, K) that are not dropped, from their losses (n, B, K) so far."""
+        """Return the mask (B, K) of remaining classes, from the losses (n, B, K) so far."""
         losses = torch.where(alive, values.mean(0), math.inf)
         excess = losses - losses.amin(1, keepdim=True)
         width = (self.max_log_snr - self.min_log_snr) / len(values)

@@ -6,8 +6,8 @@ probability of the cells of an image under a normalised density p_t,
     log P(k) >= E_{y ~ q}[log p_t(y) - log q(y | k)],
 
 with equality if p_t is proportional to q inside the cell. A model is therefore trained on points
-for which its own dequantiser is tight, and evaluated with that dequantiser. All values are in
-nats.
+for which the bound of its own dequantiser is tight, and evaluated with that dequantiser. All
+values are in nats.
 """
 
 import math
@@ -27,7 +27,7 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Draws, Float, Seed, check_argument, configuration
 from ebm_app.utils.tensors import as_tensor, expand_like
 
-#: Max uniform numbers in memory, 4 GB.
+#: Max uniform numbers in memory (4 GB).
 MAX_NOISE = 2**30
 SQRT2 = math.sqrt(2)
 #: Truncation in standard deviations; beyond 8 it has no effect in float64.
@@ -35,7 +35,7 @@ Tau = Annotated[Float, Gt(0), Le(8)]
 
 
 class Cells(NamedTuple):
-    """Cells of the grey levels 0..num_levels - 1, and the space that images are mapped to."""
+    """Cells of the grey levels 0..num_levels - 1 in the space that images are mapped to."""
 
     num_levels: int
     space: Space
@@ -46,7 +46,7 @@ class Dequantised(NamedTuple):
 
     Attributes:
         y: points (B, *) in the space of the path.
-        t: time at which p_t is evaluated there.
+        t: time at which p_t(y) is evaluated.
         negative_log_q: -log q(y | k) per dimension, (B, *) float64, in nats.
     """
 
@@ -56,8 +56,7 @@ class Dequantised(NamedTuple):
 
 
 class Dequantiser(ABC):
-    """Density q on the cells of the levels, with its training points; a subclass is a frozen
-    dataclass of settings."""
+    """Density q on the cells of grey levels. Subclasses are frozen dataclasses of settings."""
 
     def time(self, cells: Cells, path: GaussianPath, end: float = 1.0) -> float:
         """Return the time at which p_t is evaluated, by default ``end``, the model's last time."""
@@ -65,7 +64,7 @@ class Dequantiser(ABC):
 
     @abstractmethod
     def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
-        """Return data points x1 (B, *) of a path for levels (B, *) and uniform ``noise`` (B, *) in
+        """Return training data x1 (B, *) for levels (B, *), given uniform ``noise`` (B, *) in
         [0, 1)."""
 
     @abstractmethod
@@ -77,9 +76,11 @@ class Dequantiser(ABC):
 
 @configuration
 class UniformDequantisation(Dequantiser):
-    """y = encode((k + u) / L), evaluated at the model's last time (Theis et al. 2016, section 3.1,
-    arXiv:1511.01844). The last time 1 - eps smooths p_1 over the edges of the cells, which costs
-    bits that grow with eps."""
+    """Uniform noise on the cell: y = encode((k + u) / L), evaluated at the model's last time
+    1 - eps. There p_1 is smoothed across cell edges, which costs bits that grow with eps.
+
+    Source: Theis et al. 2016, arXiv:1511.01844, section 3.1.
+    """
 
     def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
         return cells.space.encode(dequantise(levels, cells.num_levels, noise))
@@ -94,7 +95,7 @@ class UniformDequantisation(Dequantiser):
 
 
 class CentreDequantiser(Dequantiser):
-    """A density q around the centres c_k of the cells, which are the training points."""
+    """Density q around the centre c_k of the cell. The centres are the training points."""
 
     def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
         return cells.space.encode((levels.to(noise.dtype) + 0.5) / cells.num_levels)
@@ -109,7 +110,7 @@ class CentreDequantiser(Dequantiser):
         return y, math.log(sigma.item()) + 0.5 * math.log(2 * math.pi)
 
     def scale_of(self, space: Space, path: GaussianPath) -> float:
-        """Return the total width of the cells at t = 1, for a space that scales the pixels."""
+        """Return the total width of all cells at t = 1, for a space that only scales pixels."""
         if space.scale is None:
             raise UserError(
                 f"{type(space).__name__} stretches cells unequally. Use uniform dequantisation."
@@ -120,14 +121,18 @@ class CentreDequantiser(Dequantiser):
 
 @configuration
 class TruncatedNormal(CentreDequantiser):
-    r"""y = alpha_t c_k + sqrt(v_t) e, with c_k the centre of the cell and e a standard normal
-    truncated to [-tau, tau], evaluated at the time t where the cell's half-width is tau sqrt(v_t).
+    r"""Truncated normal noise: y = alpha_t c_k + sqrt(v_t) e, where c_k is the centre of the cell
+    and e a standard normal truncated to [-tau, tau].
 
-    If x1 are the centres, p_t has exactly these cells up to the tail beyond tau, so there is no
-    smoothing and no later time is needed. For a model trained on uniform points the bound holds,
-    but is loose by log(2 tau / sqrt(2 pi e)) nats, about 0.54 bits, per dim.
+    It is evaluated at the time t where the cell's half-width is tau sqrt(v_t). If the data x1 are
+    centres, p_t consists of such normals up to their tails beyond tau, so it is not smoothed. For
+    a model trained on uniform points, the bound holds but is loose by log(2 tau / sqrt(2 pi e))
+    nats, about 0.54 bits, per dim.
 
     Source: Zheng et al. 2023, arXiv:2305.03935, section 4.1.
+
+    Raises (when called):
+        UserError: for a space that stretches cells unequally, or a model that ends before t.
     """
 
     tau: Tau = 3.0
@@ -137,14 +142,14 @@ class TruncatedNormal(CentreDequantiser):
     ) -> Dequantised:
         t = self.time(cells, density.path, density.end)
         centre = self.training_points(levels, cells, noise)
-        # Phi(e) is uniform between the truncations; symmetric in u, so both tails are accurate
+        # Phi(e) is uniform between the truncation points; erfinv is accurate in both tails
         mass = math.erf(self.tau / SQRT2)
         e = SQRT2 * torch.erfinv(mass * (2 * noise.double() - 1))
         y, log_scale = self.around(centre, e, density.path, t)
         return Dequantised(y, t, 0.5 * e.square() + (log_scale + math.log(mass)))
 
     def time(self, cells: Cells, path: GaussianPath, end: float = 1.0) -> float:
-        """Return the time t with alpha_t w = tau sqrt(v_t), w the half-width of a cell."""
+        """Return the time t with alpha_t w = tau sqrt(v_t), where w is a cell's half-width."""
         half_width = self.scale_of(cells.space, path) / (2 * cells.num_levels)
         t = path.time_of_ratio(half_width / self.tau)
         if t > end:
@@ -156,8 +161,8 @@ class TruncatedNormal(CentreDequantiser):
 
 
 def log_evidence(levels: Tensor, e: Tensor, ratio: float, num_levels: int) -> Tensor:
-    r"""Return log sum_j exp(-(k + ratio e - j)^2 / (2 ratio^2)) over the levels j, for levels k
-    and e (B, *): (B, *) float64. Levels further than 9 standard deviations away are left out."""
+    r"""Return log sum_j exp(-(k + ratio e - j)^2 / (2 ratio^2)) for levels k and noise e (B, *):
+    (B, *) float64. The sum omits levels j more than 9 standard deviations away."""
     e, levels = e.double(), levels.long()
     reach = min(num_levels - 1, math.ceil(ratio * (9 + e.abs().max().item())))
     total = torch.full_like(e, -math.inf)
@@ -182,17 +187,20 @@ def decoder_log_prob(ratio: float, num_levels: int) -> Tensor:
 
 @configuration
 class Decoder(CentreDequantiser):
-    r"""y = alpha_t c_k + sqrt(v_t) e with c_k the centre of the cell and e ~ N(0, I), evaluated at
-    the model's last time t. A decoder P(k | y) proportional to exp(-(y - alpha_t c_k)^2 / (2 v_t))
-    recovers the level,
+    r"""Normal noise with a decoder: y = alpha_t c_k + sqrt(v_t) e, where c_k is the centre of the
+    cell and e ~ N(0, I), at the model's last time t. The decoder P(k | y), proportional to
+    exp(-(y - alpha_t c_k)^2 / (2 v_t)), recovers the level:
 
         log P(k) >= E[log p_t(y) - log q(y | k) + log P(k | y)].
 
-    A draw takes both terms at the same y, where e^2 cancels:
+    The last two terms use the same y, where e^2 cancels:
 
         log P(k | y) / q(y | k) = log(2 pi v_t) / 2 - log sum_j exp(-(y - alpha_t c_j)^2 / 2 v_t).
 
     Source: Kingma et al. 2021, arXiv:2107.00630, section 3.3.
+
+    Raises (when called):
+        UserError: for a space that stretches cells unequally.
     """
 
     def points(
@@ -206,12 +214,12 @@ class Decoder(CentreDequantiser):
         return Dequantised(y, density.end, log_scale - evidence)
 
     def ratio(self, cells: Cells, path: GaussianPath, t: float) -> float:
-        """Return the standard deviation of y in units of the distance of the levels."""
+        """Return the standard deviation of y in units of the distance between levels."""
         scale, time = self.scale_of(cells.space, path), torch.tensor(t, dtype=torch.float64)
         return (path.variance(time).sqrt() / path.alpha(time)).item() * cells.num_levels / scale
 
     def log_prob(self, levels: Tensor, cells: Cells, path: GaussianPath, t: float) -> Tensor:
-        """Return the mean of log P(k | y) over y in nats at the time t, (B, *) float64."""
+        """Return the mean of log P(k | y) over y at time t, in nats: (B, *) float64."""
         table = decoder_log_prob(self.ratio(cells, path, t), cells.num_levels)
         return table.to(levels.device)[levels.long()]
 
@@ -224,7 +232,11 @@ DEQUANTISERS: dict[str, type[Dequantiser]] = {
 
 
 def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
-    """Draw uniform numbers (repeats, B, C, H, W) on the CPU, independent of the device."""
+    """Draw uniform numbers (repeats, B, C, H, W) on the CPU, the same for every device.
+
+    Raises:
+        UserError: for ``repeats`` or a seed out of range, or too many numbers for memory.
+    """
     repeats, seed = check_argument(Draws, "repeats", repeats), check_argument(Seed, "seed", seed)
     if repeats * levels.shape.numel() > MAX_NOISE:
         most = MAX_NOISE // levels.shape.numel()
@@ -239,7 +251,11 @@ def noise_for(
     levels: Tensor, dtype: torch.dtype, seed: int, repeats: int = 1, noise: Any = None
 ) -> Tensor:
     """Return noise (K, B, C, H, W) in [0, 1) for levels (B, C, H, W), in ``dtype``: the user's
-    ``noise``, or ``repeats`` draws."""
+    ``noise``, or ``repeats`` draws.
+
+    Raises:
+        UserError: for noise of another shape or type, or outside [0, 1).
+    """
     if noise is None:
         noise = dequantisation_noise(repeats, levels, seed)
     noise = as_tensor(noise, "noise")

@@ -1,4 +1,4 @@
-"""Variational bound of a diffusion model in the discrete steps of its scheduler."""
+"""Variational bound of a diffusion model for the discrete steps of its scheduler."""
 
 import math
 from typing import ClassVar, Literal
@@ -14,45 +14,46 @@ from ebm_app.utils.fields import Seed, Steps, configuration
 from ebm_app.utils.random import derive_seed, normal_draws
 from ebm_app.utils.tensors import expand_like, mean_except_batch, sum_except_batch
 
-#: Draws of the noise that share a generator.
+#: Noise draws per generator.
 BLOCK = 32
 
 
 @configuration
 class DiscreteBound(Estimator):
-    r"""Lower bound on the log-likelihood of levels k by a diffusion in discrete steps,
+    r"""Lower bound on the log-likelihood of levels k by a diffusion with discrete steps,
 
         log P(k) >= E log P(k | z_0) - KL(q(z_T | x) || N(0, I))
                     - sum_t E KL(q(z_s | z_t, x) || p(z_s | z_t)),
 
     where x is the centre of the level's cell, s the step before t, and z_t = alpha_t x + sigma_t
-    e. p(z_s | z_t) is normal with the
-    mean of q(z_s | z_t, x(z_t)), where x(z_t) is the network's prediction of x, and a variance 1/r
-    times that of q: r = 1 if it is "small", r = sigma_s^2 / sigma_t^2, the variance of
-    q(z_t | z_s), if it is "large". With the log signal-to-noise ratio l = log alpha^2 / sigma^2, a
-    dimension adds
+    e. p(z_s | z_t) is normal with the mean of q(z_s | z_t, x(z_t)), where x(z_t) is the network's
+    prediction of x. Its variance is 1/r times that of q: r = 1 for "small"; for "large",
+    r = sigma_s^2 / sigma_t^2, which makes it the variance of q(z_t | z_s). With the log
+    signal-to-noise ratio l = log alpha^2 / sigma^2, the KL per dimension is
 
         KL = 1/2 (r - 1 - log r) + r/2 (exp(l_s - l_t) - 1) (e - e(z_t))^2.
 
     "large" is tighter where the noise is smaller than the spread of grey levels, and stays useful
-    with few steps. "small" is tighter where an image is certain given its noisy copy; its terms
-    grow with exp(l_s - l_t), so it needs all steps. The scheduler's variance_type is not used.
+    with few steps. "small" is tighter where the noisy image determines the clean one. Its terms
+    grow with exp(l_s - l_t), so it needs all steps. The scheduler's variance_type is ignored.
 
-    The bound holds for any network and any subsequence of the steps, without a quadrature error.
-    The decoder is that of ``ebm_app.likelihood.dequantisation.Decoder``; only e is random,
+    The bound holds for any network and any subsequence of the steps, without quadrature error.
+    The decoder is that of ``ebm_app.likelihood.dequantisation.Decoder``. Only e is random, with
     one draw per term. The control variate of (e - e(z_t))^2 is the centred square of
-    e - sigma_t z_t, which is exact for data N(0, I), times the mean square at the step before, at
-    most 1. That step uses another draw, so this introduces no bias.
+    e - sigma_t z_t, which is exact for data N(0, I), times the mean square at the previous step,
+    at most 1. That step uses an independent draw, so the control variate adds no bias.
 
     Args:
-        num_steps: steps to use, evenly spaced over those of the scheduler; all by default. The
-            first step is the decoder's, so T steps have T - 1 terms in the sum if T is all.
-            Fewer steps give more bits.
+        num_steps: number of steps, evenly spaced over those of the scheduler; by default all, of
+            which the first is the decoder's. Fewer steps give more bits.
         variance: "small" or "large".
         seed: seed of e; the noise of an image does not depend on its batch.
 
     ``error`` is the standard error over e, from the differences of (e - e(z_t))^2 at neighbouring
-    steps. These differ in their means too, so it is an overestimate. It is NaN for a single step.
+    steps. Their means differ too, so it is an overestimate. It is NaN for a single step.
+
+    Raises (when called):
+        UserError: for a model other than a diffusers pipeline, and for more steps than it has.
 
     Source: Kingma et al. 2021, arXiv:2107.00630, eqs. 8 and 13.
     """
@@ -73,7 +74,7 @@ class DiscreteBound(Estimator):
         dequantiser: Dequantiser,
         noise: Tensor,
     ) -> LogDensityEstimate:
-        """Return the bound on log P(levels). The dequantiser is not used; ``noise`` sets only the
+        """Return the bound on log P(levels). The dequantiser is unused; ``noise`` only sets the
         dtype of the network's input."""
         model = require(model, NoiseModel, "estimator discrete")
         steps, path = self._steps(len(model.times) - 1), model.path
@@ -91,8 +92,8 @@ class DiscreteBound(Estimator):
             a, v, e = alpha[t], variance[t], block[t % BLOCK]
             predicted = model.noise(a * x + math.sqrt(v) * e, step)
             square = (e - predicted).double().square()
-            known = (a**2 * e - a * math.sqrt(v) * x).double().square()
-            excess = known - a**4 - (a**2 * v) * x.double().square()
+            control = (a**2 * e - a * math.sqrt(v) * x).double().square()
+            excess = control - a**4 - (a**2 * v) * x.double().square()
             ratio = variance[t + 1] / v if self.variance == "large" else 1.0
             gain = ratio * math.expm1(rise) / 2
             estimate = square - expand_like(share, square) * excess
@@ -106,8 +107,8 @@ class DiscreteBound(Estimator):
         return LogDensityEstimate(sum_except_batch(components), error, components, len(gains))
 
     def _steps(self, count: int) -> Tensor:
-        """Return the indices (T + 1,) of the levels used, out of ``count`` transitions between
-        the ``count`` + 1 steps of a scheduler."""
+        """Return the indices (T + 1,) of the noise levels used, out of the ``count`` + 1 of a
+        scheduler."""
         num_steps = self.num_steps or count
         if num_steps > count + 1:
             raise UserError(f"num_steps is {num_steps}, but the model has {count + 1} steps.")
@@ -115,7 +116,7 @@ class DiscreteBound(Estimator):
 
 
 def _standard_error(gains: list[float], squares: list[Tensor]) -> Tensor:
-    """Return the error (B,) of sum_t gain_t square_t, from differences of neighbouring squares."""
+    """Return the standard error (B,) of sum_t gain_t square_t, from differences of neighbours."""
     if len(gains) < 2:
         return torch.full_like(squares[0], math.nan)
     changes = torch.stack(squares[:1] + squares).diff(dim=0)

@@ -1,4 +1,4 @@
-r"""Variational lower bound on log p_t(x) of the reversed diffusion."""
+r"""Variational lower bound on log p_t(x) of the reverse diffusion."""
 
 import math
 from functools import lru_cache
@@ -18,14 +18,14 @@ from ebm_app.utils.tensors import expand_like, standard_normal_log_density, sum_
 
 #: Time at which p_t is replaced by N(0, I), and fraction of v_t at which the integral ends.
 START, TAIL = 1e-4, 1e-5
-#: Number of draws from which on the error is that of their mean, measured by their spread.
+#: Min number of draws to estimate the error from their spread.
 MANY_DRAWS = 8
 #: Min distance of a predicted variance from 0 and 1, where its logit is infinite.
 MARGIN = 1e-6
 
 
 class BoundRule(NamedTuple):
-    """Nodes of ``VariationalBound``, (n,) float64 each.
+    """Quadrature nodes of ``VariationalBound``, (n,) float64 each.
 
     Attributes:
         times: the times r.
@@ -47,15 +47,15 @@ class BoundRule(NamedTuple):
 @torch.inference_mode(False)  # cached tensors may be differentiated later
 def bound_rule(path: OneSidedPath, t: float, num_nodes: int) -> BoundRule:
     r"""Return nodes for an integral over l = log(a^2 / w), the log signal-to-noise ratio of x_r
-    given x_t.
+    given x_t, with w = deviation^2.
 
     With rho_r = sqrt(v_r) / alpha_r, s^2 = w / a^2 = alpha_t^2 (rho_r^2 - rho_t^2) decreases from
-    its value at r = ``START`` to ``TAIL`` times v_t. The nodes are those of Gauss-Legendre in
+    its value at r = ``START`` to ``TAIL`` times v_t. The nodes are Gauss-Legendre nodes in
 
         y = 2 arsinh(1 / sqrt(s^2 + v_t)),   dl/dy = (s^2 + v_t) / s^2 / tanh(y / 2).
 
-    This places few nodes where the integrand is small: far from x_t, y is proportional to the
-    signal, and near x_t to w, as the integrand is.
+    This places few nodes where the integrand is small: like the integrand, y is proportional to
+    the signal far from x_t, and to w near x_t.
     """
     ends = torch.tensor([t, START], dtype=torch.float64)
     alpha, rho2 = path.alpha(ends), path.variance(ends) / path.alpha(ends).square()
@@ -90,19 +90,19 @@ class Residuals(NamedTuple):
 
 @configuration
 class VariationalBound(PointEstimator):
-    r"""Lower bound on the log density at t of the reversed diffusion of a Stein score s,
+    r"""Lower bound on the log density at t of the reverse diffusion of a Stein score s,
 
         log p_t(x) >= log N(x; 0, m_t I) + 1/2 int E[|e - e_ref|^2 - |e - e_s|^2] dl.
 
     The diffusion goes from x back to x_r = a x + sqrt(w) e, a = alpha_r / alpha_t, e ~ N(0, I),
     and l = log(a^2 / w). e_s = -sqrt(w) s(x_r, r) is the noise that the score predicts, and
     e_ref = sqrt(w) x_r / m_r is the prediction of the score of N(0, m_r I), m = alpha^2 + v. The
-    bound is attained by an exact score.
+    bound is tight for an exact score.
 
-    The mean of |e - e_ref|^2 is known. That of |e - e_s|^2 is estimated from one draw of e per
-    node with a control variate: a guess g(e) = V e - q of the residual e - e_s of each dimension,
-    of which g(e)^2 - V^2 - q^2 has mean 0 and is subtracted. The guess of a node comes from the
-    two neighbouring nodes only (``guesses``), so it is independent of e and introduces no bias.
+    The mean of |e - e_ref|^2 has a closed form. That of |e - e_s|^2 is estimated from one draw of
+    e per node. Its control variate is g(e)^2 - V^2 - q^2, which has mean 0, where g(e) = V e - q
+    is a guess of the residual e - e_s of each dimension. The guess at a node uses only the two
+    neighbouring nodes (``guesses``), so it is independent of e and adds no bias.
 
     Args:
         num_nodes: quadrature nodes, see ``bound_rule``.
@@ -110,10 +110,10 @@ class VariationalBound(PointEstimator):
         seed: seed of the noise; the noise of an example does not depend on its batch.
 
     ``error`` is the standard error over the noise. It is estimated from the differences of
-    |e - e_s|^2 - |g(e)|^2 between neighbouring nodes, row by row of an image (the whole last
-    dimension): the rows are treated as uncorrelated. The means of neighbouring nodes differ too,
-    which makes it slightly too large, and up to twice for a model without a predicted variance.
-    From 8 draws on, it is measured by the spread of the draws instead.
+    |e - e_s|^2 - |g(e)|^2 between neighbouring nodes, with the rows of an image (its last
+    dimension) treated as uncorrelated. As the means of the nodes differ too, it is slightly too
+    large, and up to twice too large for a model without a predicted variance. From 8 draws on, it
+    is estimated from their spread instead.
 
     Sources: Song et al. 2021, arXiv:2101.09258, theorem 3; Kingma et al. 2021, arXiv:2107.00630,
     for l.
@@ -152,8 +152,8 @@ class VariationalBound(PointEstimator):
 def draw_residuals(model: SteinScore, x: Tensor, rule: BoundRule, e: Tensor) -> Residuals:
     """Return the residuals of the noise ``e`` (n, B, *) at the nodes, for points x (B, *).
 
-    A model without a predicted variance gets the mean of e (e - e_s) over the dimensions of a
-    point: by Stein's lemma its expectation is the mean slope of the residual, which is V for an
+    For a model without a predicted variance, V is the mean of e (e - e_s) over the dimensions of a
+    point. By Stein's lemma, its expectation is the mean slope of the residual, which is V for an
     exact score.
     """
     points = expand_like(rule.a, e) * x + expand_like(rule.deviation, e) * e
@@ -173,7 +173,7 @@ def draw_residuals(model: SteinScore, x: Tensor, rule: BoundRule, e: Tensor) -> 
 
 def guesses(rule: BoundRule, draws: Residuals) -> tuple[Tensor, Tensor]:
     """Return V and q (n, B, *) of the guess V e - q of the residuals at each node, from the
-    draws at the two nodes next to it; the first and the last node have one each.
+    draws at its two neighbours; the first and the last node have one neighbour.
 
     If a dimension of x_t has the density N(x - b, s^2), the residual at a node with
     signal-to-noise ratio k = a^2 / w is V e - q with
@@ -181,7 +181,7 @@ def guesses(rule: BoundRule, draws: Residuals) -> tuple[Tensor, Tensor]:
         V = k s^2 / (1 + k s^2),   q = sqrt(k) (1 - V) b.
 
     Each node thus gives s^2 = V / ((1 - V) k) from its variance, and b from q = V e - (e - e_s).
-    The guess has the geometric mean of s^2 over the neighbours, and the mean of the q of each.
+    The guess uses the geometric mean of s^2 over the neighbours, and the mean of their q.
     """
     log_ratio = expand_like(2 * (rule.a / rule.deviation).log(), draws.e)
     variance = draws.variance.clamp(MARGIN, 1 - MARGIN)

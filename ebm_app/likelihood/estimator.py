@@ -1,7 +1,7 @@
-"""Estimators of log-likelihoods: of continuous points, or of grey levels.
+"""Base classes of estimators of log-likelihoods, of continuous points or of grey levels.
 
-An estimator names the protocol of ``ebm_app.nets.protocols`` that it needs, in its signature and
-as ``needs``. All values are in nats.
+Their ``needs`` is the protocol of ``ebm_app.nets.protocols`` that a model must implement. All
+values are in nats.
 """
 
 import math
@@ -17,12 +17,12 @@ from ebm_app.utils.tensors import sum_except_batch
 
 
 class Estimator(ABC):
-    """Estimator of the log probability of images; a subclass is a frozen dataclass of settings.
+    """Estimator of the log probability of images. Subclasses are frozen dataclasses of settings.
 
     Attributes:
-        needs: protocol, or class of densities, that a model must implement.
-        error_is_drawn: whether its error comes only from random draws that differ between
-            examples, so that the spread over several examples includes it.
+        needs: protocol or density class that a model must implement.
+        error_is_drawn: whether the error comes only from random draws that differ between
+            examples, so that the spread over examples includes it.
     """
 
     needs: ClassVar[type]
@@ -30,7 +30,7 @@ class Estimator(ABC):
 
     @classmethod
     def supports(cls, model: Any) -> bool:
-        """Return whether a model implements what this estimator needs."""
+        """Return whether a model implements ``needs``."""
         return isinstance(model, cls.needs)
 
     @abstractmethod
@@ -44,6 +44,9 @@ class Estimator(ABC):
             levels: (B, C, H, W) integers, the grey levels of ``cells``.
             dequantiser: density q on the cell of a level.
             noise: (K, B, C, H, W) uniform numbers for K draws of the dequantiser.
+
+        Raises:
+            UserError: for a model that does not implement ``needs``.
         """
 
 
@@ -59,8 +62,7 @@ class PointEstimator(Estimator):
     ) -> LogDensityEstimate:
         """Return the mean over draws y ~ q of log p_t(y) - log q(y | levels).
 
-        The error of several draws includes their spread. That of a single draw is the error of
-        log p_t(y) alone.
+        With several draws, the error includes their spread. With one, it is that of log p_t(y).
         """
         values, errors, components, nfe = [], [], [], 0
         for u in noise:
@@ -73,7 +75,7 @@ class PointEstimator(Estimator):
                 components.append(density.components + point.negative_log_q)
         mean = torch.stack(components).mean(0) if components else None
         error = torch.stack(errors).mean(0)
-        if len(values) > 1:  # a drawn error is part of the spread
+        if len(values) > 1:  # the spread includes a drawn error
             spread = error_over_draws(torch.stack(values))
             error = spread if self.error_is_drawn else torch.hypot(spread, error)
         return LogDensityEstimate(torch.stack(values).mean(0), error, mean, nfe)

@@ -4,8 +4,8 @@ log p is a potential in (x, t): along any curve x_s that ends in x_t = x,
 
     log p_t(x) = log N(x_0; 0, I) + int_0^t [d/ds log p_s(x_s) + grad log p_s(x_s) . dx_s/ds] ds.
 
-For an exact model every curve gives the same value. The curves used here pass through points like
-those seen in training.
+For an exact model every curve gives the same value. The curves used here pass through points
+distributed like the training points.
 """
 
 import math
@@ -30,8 +30,8 @@ class CurveRule(NamedTuple):
 
     Attributes:
         times, a, deviation, a_dt, deviation_dt: the nodes s, the coefficients there and their
-            derivatives by s, (n,) float64 each.
-        weights, coarse_weights: of the rule in s, and of one with half the nodes.
+            derivatives with respect to s, (n,) float64 each.
+        weights, coarse_weights: weights of the rule in s, and of one with half the nodes.
         start_a, start_deviation: coefficients at the start of the curve.
     """
 
@@ -49,11 +49,11 @@ class CurveRule(NamedTuple):
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # cached tensors may be differentiated later
 def curve_rule(path: OneSidedPath, start: float, t: float, num_nodes: int) -> CurveRule:
-    """Return Gauss-Legendre nodes of the diffusion back from x_t: a = alpha_s / alpha_t and
-    deviation^2 = v_s - a^2 v_t.
+    """Return Gauss-Legendre nodes along the diffusion from x_t back to noise: a = alpha_s /
+    alpha_t and deviation^2 = v_s - a^2 v_t.
 
-    The deviation starts like the square root of the arc length between s and t. The nodes lie in
-    u, where that length is sqrt(1 + u^2) - 1, in which the deviation is smooth.
+    Near t, the deviation grows like the square root of the arc length d between s and t. The
+    nodes are those of u, with d = sqrt(1 + u^2) - 1, because the deviation is smooth in u.
     """
     time = torch.tensor(t, dtype=torch.float64)
     alpha_t, variance_t = path.alpha(time), path.variance(time)
@@ -84,12 +84,12 @@ class PathIntegral(PointEstimator):
 
     Args:
         num_nodes: quadrature nodes.
-        num_draws: draws of e, whose integrals are averaged. They differ to the extent that the
-            model is not an exact potential.
+        num_draws: draws of e, whose integrals are averaged. Their spread measures how far the
+            model is from an exact potential.
         seed: seed of e; the draws of an example do not depend on its batch.
 
-    ``error`` combines the standard error over the draws and the error of the rule; it is NaN for
-    a single draw.
+    ``error`` combines the standard error over the draws and the quadrature error; it is NaN for a
+    single draw.
     """
 
     num_nodes: Nodes = 32
@@ -116,8 +116,8 @@ class PathIntegral(PointEstimator):
     def _integrate(
         model: SteinHeadDensity, x: Tensor, e: Tensor, rule: CurveRule
     ) -> tuple[Tensor, Tensor]:
-        """Return the terms of the log density along the curve of ``e``, (B, *), or (B, 1) where
-        the model has only their sum, by the rule and by half of its nodes."""
+        """Return the terms of the log density along the curve of ``e``, by the rule and by half of
+        its nodes: (B, *) each, or (B, 1) if the model only has their sum."""
         points, velocity = (
             expand_like(a, x[None]) * x + expand_like(deviation, x[None]) * e
             for a, deviation in ((rule.a, rule.deviation), (rule.a_dt, rule.deviation_dt))

@@ -24,15 +24,15 @@ class ProbabilityFlowDensity(PointEstimator):
 
     Args:
         num_steps: steps of the first solve, by Kutta's 3/8 rule.
-        max_refinements: how often the step is halved until an image converges.
+        max_refinements: max number of times that the step is halved until an image converges.
         num_probes: Rademacher probes of the divergence, frozen for all solves; 0 computes it
-            exactly, by D backward passes per evaluation.
-        start: time at which p_t is replaced by N(0, I); its alpha must exceed 0.
+            exactly, with D backward passes per evaluation.
+        start: time at which p_t is replaced by N(0, I); alpha must exceed 0 there.
         seed: seed of the probes; those of an example do not depend on its batch.
 
     A point is solved with 1, 2, 4, ... times as many steps until the error of its mean over the
     probes is below ``TOLERANCE`` times D. The error of a solve is a third of the last change,
-    which holds for a second-order method and is an upper bound for a higher order. ``error``
+    which is right for a second-order method and an upper bound for higher orders. ``error``
     combines it with the standard error over the probes; it is NaN for a single probe or a single
     solve.
     """
@@ -48,12 +48,12 @@ class ProbabilityFlowDensity(PointEstimator):
     def __call__(self, model: SteinScore, x: Tensor, t: float) -> LogDensityEstimate:
         model = require(model, SteinScore, "estimator probability_flow")
         path = require_one_sided(model.path)
-        # predicted noise has an error at t = 0 too, where alpha grows fast in arc length
+        # predicted noise is inexact at t = 0 too, where alpha grows fast in arc length
         schedule = LOG_SNR if isinstance(model, NoiseModel) else ARC_LENGTH
 
         def solve(rows: Tensor, level: int) -> tuple[Tensor, int]:
-            """Return the log densities (K, b) of points by 2^level times as many steps, and the
-            passes of the network per point."""
+            """Solve with 2^level times as many steps. Return the log densities (K, b) and the
+            network passes per point."""
             points, density = x[rows], model.at(rows)
             probes = probes_for(self.num_probes, points, self.seed)
             nfe = 0

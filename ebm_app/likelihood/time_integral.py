@@ -17,11 +17,12 @@ from ebm_app.utils.tensors import sum_except_batch
 
 @configuration
 class TimeIntegral(PointEstimator):
-    """log N(x; 0, I) + integral of the time score from 0 to t at fixed x, the paper's estimator.
+    """Integral of the time score from 0 to t at fixed x, plus log N(x; 0, I): the paper's
+    estimator.
 
     Args:
-        integrator: "quadrature" for fixed nodes, or "rk45" for an adaptive solver at 1e-6, the
-            paper's protocol (appendix F.2).
+        integrator: "quadrature" for fixed nodes, or "rk45" for an adaptive solver with tolerance
+            1e-6, the paper's protocol (appendix F.2).
     """
 
     integrator: Literal["quadrature", "rk45"] = "quadrature"
@@ -49,7 +50,7 @@ class EnergyEstimate(PointEstimator):
 
     The offset is the mean difference from the variational bound over validation images, and
     ``error`` is the spread of that difference (``ebm_app.config.Calibration``). Subtracting the
-    offset makes the mean of the bits equal to that of the bound.
+    offset makes the mean bits equal to those of the bound.
     """
 
     needs: ClassVar[type] = EnergyDensity
