@@ -1,4 +1,4 @@
-"""``AnomalyDetector``: detect unusual images at a false-alarm rate, and locate what is unusual."""
+"""Detection of unusual images at a false-alarm rate, with maps of what is unusual."""
 
 import math
 import os
@@ -50,7 +50,7 @@ class Findings(NamedTuple):
         p_values: conformal p-values (B,) of each single score, by its name in ``SCORES``.
         maps: anomaly maps (B, H, W), see ``AnomalyDetector.explain``.
         trained_on: whether the model was trained on the image (B,); None if its training images
-            were not recorded. The p-values of such images are too large.
+            were not recorded. P-values of training images are too large.
     """
 
     score: np.ndarray
@@ -63,14 +63,14 @@ class Findings(NamedTuple):
 class AnomalyDetector:
     r"""Detect images that are unusual under a model, with scikit-learn's conventions.
 
-    ``fit`` scores each of n images by states fitted to the images of other folds, four fifths of
-    them. A new image is scored by states fitted to all images. With the scores s_i of the n
-    images, the p-value of an image with score s is
+    ``fit`` computes the scores s_i of n ordinary images, each with a state fitted to the other
+    folds, four fifths of the images. A new image with score s, whose state is fitted to all
+    images, has the p-value
 
         p = (1 + #{i: s_i <= s}) / (n + 1).
 
-    For ordinary images P(p <= a) is about a, and at most a if a fifth of the images does not
-    change the states (cross-conformal prediction, Vovk 2015, arXiv:1208.0806).
+    For ordinary images P(p <= a) is about a, and at most a if leaving out a fifth of the images
+    does not change the states (cross-conformal prediction, Vovk 2015, arXiv:1208.0806).
 
     >>> detector = AnomalyDetector("digits")
     >>> detector.predict(torch.zeros(1, 1, 8, 8), false_alarm_rate=0.05)
@@ -79,12 +79,15 @@ class AnomalyDetector:
     Args:
         model: an ``EBM`` with a Stein head, or its name, folder or hub id. A fitted detector in
             the model's folder is loaded; all bundled models but the energy networks have one.
-        score: a key of ``SCORES``, or "ranks": the sum of the log ranks of all.
-        device: device of the model, if it is loaded.
+        score: a key of ``SCORES``, or "ranks" for the sum of the log ranks of all scores.
+        device: device of a model that is not an ``EBM`` yet.
 
     Attributes:
-        left_out: rows of the images that ``fit`` did not use, because they are copies of others or
+        left_out: indices of the images that ``fit`` did not use, because they are duplicates or
             the model was trained on them.
+
+    Raises:
+        UserError: if the score is unknown, the model has no Stein head, or it cannot be loaded.
     """
 
     def __init__(
@@ -111,8 +114,11 @@ class AnomalyDetector:
     def fit(self, images: Any) -> Self:
         """Fit the detector to ordinary images (N, C, H, W), in [0, 1] or uint8 levels.
 
-        Use images in random order. Copies and images that the model was trained on are left out.
-        At least 80 images must be left.
+        Use images in random order. Duplicates and images that the model was trained on are left
+        out.
+
+        Raises:
+            UserError: if fewer than 80 images are left, or they do not match the model.
         """
         levels = to_model_levels(self.model, images)
         is_first, mask = first_copies(image_hashes(levels)), self.model.was_trained_on(levels)
@@ -154,7 +160,7 @@ class AnomalyDetector:
         return self.score_samples(images) - self.threshold(false_alarm_rate)
 
     def predict(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
-        """Return 1 for ordinary and -1 for unusual images, those with p <= the rate: (B,)."""
+        """Return -1 for images with p <= ``false_alarm_rate`` and 1 for ordinary ones: (B,)."""
         return np.where(self.decision_function(images, false_alarm_rate) < 0, -1, 1)
 
     def explain(self, images: Any) -> np.ndarray:
@@ -168,8 +174,8 @@ class AnomalyDetector:
     def nearest(self, image: Any, num: int = 3) -> Tensor:
         """Return the stored ordinary images nearest to one image (1, C, H, W) in pixel space.
 
-        Returns uint8 levels (num, C, H, W), nearest first. The first 200,000 bytes of the images
-        given to ``fit`` are stored.
+        Returns uint8 levels (num, C, H, W), nearest first. Only the first 200,000 bytes of the
+        images passed to ``fit`` are stored.
         """
         stored = self.ordinary
         levels = to_model_levels(self.model, image).cpu().float()
@@ -180,11 +186,15 @@ class AnomalyDetector:
 
     @property
     def smallest_p_value(self) -> float:
-        """1 / (n + 1) for n calibration images. No smaller false-alarm rate is supported."""
+        """Smallest p-value and false-alarm rate: 1 / (n + 1) for n calibration images."""
         return 1 / (1 + len(self._calibration()))
 
     def threshold(self, false_alarm_rate: float) -> float:
-        """Return the score below which images are unusual at a false-alarm rate in (0, 1)."""
+        """Return the score at or below which images are unusual at a false-alarm rate in (0, 1).
+
+        Raises:
+            UserError: if the rate is not in (0, 1), or too small for the calibration images.
+        """
         rate = check_argument(Fraction, "false_alarm_rate", false_alarm_rate)
         scores = self._calibration().sort().values
         index = int(rate * (len(scores) + 1) + 1e-9)
@@ -196,7 +206,11 @@ class AnomalyDetector:
         return scores[index - 1].item()
 
     def examine(self, images: Any) -> Findings:
-        """Return scores, p-values and maps of images (B, C, H, W)."""
+        """Return scores, p-values and maps of images (B, C, H, W).
+
+        Raises:
+            UserError: if the detector is not fitted, or the images do not match the model.
+        """
         calibration = self._calibration()
         features = extract_features(self.model, images)
         single = {name: score(features, self._state(name)) for name, score in SCORES.items()}
@@ -226,7 +240,7 @@ class AnomalyDetector:
 
         Args:
             folder: the model's folder.
-            about: facts about the images, stored in anomaly.json.
+            about: values that describe the images, stored in anomaly.json.
         """
         tensors = {
             key: value.float() if value.is_floating_point() else value
@@ -237,7 +251,11 @@ class AnomalyDetector:
         write_json(folder / RECORD_FILE, {**about, **self._provenance()})
 
     def read(self, folder: str | os.PathLike) -> None:
-        """Load what ``save`` wrote, unless it belongs to other weights or noise levels."""
+        """Load a saved detector, unless it was fitted with other weights or noise levels.
+
+        Raises:
+            UserError: if the files are damaged.
+        """
         folder = find_folder(folder)
         path = folder / FITTED_FILE
         if not path.exists() or not (folder / RECORD_FILE).exists():
@@ -261,7 +279,7 @@ class AnomalyDetector:
         return self._state(self.score)["calibration"]
 
     def _state(self, name: str = "") -> dict[str, Tensor]:
-        """Return the fitted tensors of one score by their short names, or all of them."""
+        """Return the fitted tensors of one score by their short names, or those of all scores."""
         if not self.is_fitted:
             raise UserError("This detector is not fitted. Call `fit` with ordinary images first.")
         prefix = f"{name}." if name else ""

@@ -38,13 +38,13 @@ SMOOTHING = 1 / 12
 SEED = 0
 
 
-#: Noise levels of an image and its rotated and mirrored copies, noise levels of the image alone,
-#: and the number of pixels per channel that they are for. The noise variance grows in proportion
-#: to that number.
+#: Noise levels for an image and its rotated and mirrored copies, noise levels for the image alone,
+#: and the number of pixels per channel at which both apply. The noise variance is scaled in
+#: proportion to the number of pixels.
 NoiseLevels = tuple[tuple[float, ...], tuple[float, ...], int]
 GREY: NoiseLevels = ((-1.0, -0.1), (-1.5, -1.0, -0.5, 2.5, 6.0), 784)
-#: Colour images have no copies: photographs may be mirrored, and 8 copies are too slow. At the
-#: first level only the mean colour is visible.
+#: No copies of colour images: a mirrored photograph is not unusual, and 8 copies are too slow. At
+#: the first level only the mean colour is visible.
 COLOUR: NoiseLevels = ((-5.0, 0.0, 3.0, 7.5), (), 1024)
 
 
@@ -96,8 +96,8 @@ def image_statistics(images: Tensor) -> Tensor:
     """Return statistics (B, F) of images (B, C, H, W) in [0, 1], float64.
 
     They are the mean and the log standard deviation of each channel, the log size of the image as
-    lossless WebP, and for each of ``SCALES`` the log mean squared difference of neighbours among
-    the means of squares of that side.
+    lossless WebP, and for each of ``SCALES`` the log mean squared difference of neighbouring
+    pixels after average pooling.
 
     Source: Serra et al. 2020, arXiv:1909.11480, for the size, which measures complexity.
     """
@@ -113,8 +113,8 @@ def image_statistics(images: Tensor) -> Tensor:
 
 
 def _webp_size(pixels: np.ndarray) -> int:
-    """Return the bytes of pixels (H, W, C) uint8 as lossless WebP, with the channels side by side
-    unless there are 1 or 3."""
+    """Return the size in bytes of pixels (H, W, C) uint8 as lossless WebP. Channels are placed
+    side by side unless there are 1 or 3."""
     if pixels.shape[-1] not in (1, 3):
         pixels = pixels.swapaxes(1, 2).reshape(len(pixels), -1, 1)
     to_pil(pixels).save(buffer := io.BytesIO(), "WebP", lossless=True)
@@ -138,7 +138,11 @@ def symmetric_copies(images: Tensor) -> list[Tensor]:
 
 
 def noise_times(ebm: EBM) -> list[float]:
-    """Return the times t of the noise levels on the path of a model with a Stein head."""
+    """Return the times t of the noise levels on the path of a model.
+
+    Raises:
+        UserError: if the model has no Stein head, or its path does not start from N(0, I).
+    """
     if not ebm.config.stein_head:
         raise UserError("This model has no Stein head, which anomaly detection needs.")
     path = require_one_sided(ebm.density.path)
@@ -149,7 +153,11 @@ def noise_times(ebm: EBM) -> list[float]:
 
 
 def to_model_levels(ebm: EBM, images: Any) -> Tensor:
-    """Return images (B, C, H, W), in [0, 1] or uint8 levels, as grey levels of the model."""
+    """Convert images (B, C, H, W), in [0, 1] or uint8 levels, to grey levels of the model.
+
+    Raises:
+        UserError: if the shape or the values do not match the model.
+    """
     config = check_argument(EBM, "model", ebm).config
     return checked_levels(images, config.image_shape, config.num_levels)
 
@@ -179,8 +187,8 @@ def extract_features(ebm: EBM, images: Any) -> Features:
 def _network_features(
     ebm: EBM, y: Tensor, num: int, times: list[float], noises: Tensor
 ) -> tuple[Tensor, ...]:
-    """Return the features of ``num`` images but their statistics, from the points y (num * copies,
-    C, H, W)."""
+    """Return the features of ``num`` images except their statistics, from the points y
+    (num * copies, C, H, W)."""
     num_with_copies = len(noise_levels(ebm.config.image_shape)[0])
     squares, expected, time_scores, losses = [], [], [], []
     for index, time in enumerate(times):
@@ -204,5 +212,5 @@ def _network_features(
 
 
 def _repeat_for_copies(noise: Tensor, num: int) -> Tensor:
-    """Return the noise (C, H, W) rotated and mirrored like the images: (num * copies, C, H, W)."""
+    """Rotate and mirror noise (C, H, W) like the images: (num * copies, C, H, W)."""
     return torch.stack(symmetric_copies(noise)).repeat_interleave(num, 0)

@@ -1,4 +1,4 @@
-"""Hypothesis tests: conformal p-values, false discovery control, two-sample permutation test."""
+"""Conformal p-values, false discovery control, and a two-sample permutation test."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -35,13 +35,17 @@ def conformal_p_values(scores: Tensor, calibration: Tensor) -> np.ndarray:
 def benjamini_hochberg(p_values: Any, rate: float) -> np.ndarray:
     """Return which of m images are unusual at a false discovery rate, (m,) bool.
 
-    The k smallest p-values are rejected, with k the largest for which the k-th is at most
-    k rate / m. The expected share of ordinary images among those flagged is at most ``rate``.
+    The k images with the smallest p-values are flagged, where k is the largest number for which
+    the k-th p-value is at most k rate / m. The expected share of ordinary images among them is at
+    most ``rate``.
 
     >>> benjamini_hochberg([0.01, 0.5, 0.03], 0.1)
     array([ True, False,  True])
 
     Source: Benjamini and Hochberg 1995; for conformal p-values, arXiv:2104.08279.
+
+    Raises:
+        UserError: if the rate is not in (0, 1), or a p-value is not in [0, 1].
     """
     p = np.array(check_argument(Sequence[Probability], "p_values", p_values))
     return false_discovery_control(p) <= check_argument(Fraction, "rate", rate)
@@ -73,8 +77,8 @@ def two_sample_test(
 
         D = 2 E|f(a) - f(b)| - E|f(a) - f(a')| - E|f(b) - f(b')|.
 
-    The p-value is the share of random permutations of the images, the identity included, with a D
-    at least as large. It is exact for any number of images.
+    The p-value is the share of random permutations of the images, including the identity, whose D
+    is at least as large. It is exact for any number of images.
 
     >>> ebm = EBM.from_pretrained("digits")
     >>> grey, black = torch.rand(2, 8, 1, 8, 8).mul(2).floor().div(2)
@@ -85,12 +89,15 @@ def two_sample_test(
         model: an EBM with a Stein head.
         a, b: images (N, C, H, W) and (M, C, H, W), in [0, 1] or uint8 levels.
 
+    Raises:
+        UserError: if a set has fewer than 2 images, or images do not match the model.
+
     Source: Szekely and Rizzo 2013, https://doi.org/10.1016/j.jspi.2013.03.018.
     """
     num = check_argument(PositiveInt, "num_permutations", num_permutations)
     seed = check_argument(Seed, "seed", seed)
     features = [extract_features(model, images) for images in (a, b)]
-    sizes = [len(part.losses) for part in features]
+    sizes = [len(x.losses) for x in features]
     if min(sizes) < 2:
         raise UserError(
             f"Expected at least 2 images in each set, got {sizes[0]} and {sizes[1]} images."
@@ -111,10 +118,10 @@ def two_sample_test(
 def energy_distances(distances: Tensor, members: Tensor) -> Tensor:
     """Return the energy distances (K,) of K splits of n points into two sets.
 
-    With weights w of 1 / N in the first set and -1 / M in the second, it is -w^T distances w.
+    With weights w of 1 / N in the first set and -1 / M in the second, each is -w^T distances w.
 
     Args:
-        distances: between all points (n, n), float64.
+        distances: distances between all points, (n, n) float64.
         members: whether a point is in the first set, (K, n) bool.
     """
     first, second = members.double(), (~members).double()

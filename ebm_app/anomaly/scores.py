@@ -1,7 +1,7 @@
 """Anomaly scores of images from their ``Features``.
 
-As in scikit-learn, a lower score is more anomalous. A score's state is a dict of tensors, which
-``fit`` returns.
+As in scikit-learn, a lower score is more anomalous. ``fit`` returns the state of a score, a dict
+of tensors.
 """
 
 import math
@@ -78,7 +78,7 @@ SCORES: dict[str, Score] = {
 }
 #: Name of the default score: the sum of the log ranks of all scores.
 RANKS = "ranks"
-#: Folds of the images that ``AnomalyDetector.fit`` scores by states fitted to the others.
+#: Number of folds for cross-fitting in ``AnomalyDetector.fit``.
 NUM_FOLDS = 5
 #: Share of the reference scores to which the exponential tail is fitted.
 TAIL = 0.1
@@ -90,7 +90,7 @@ def fold_masks(num: int) -> list[Tensor]:
 
 
 def cross_fitted_scores(score: Score, features: Features) -> Tensor:
-    """Return the scores (N,) of images, each by the state fitted to the images of other folds."""
+    """Return the scores (N,) of images, each with the state fitted to the other folds."""
     scores = torch.empty(len(features.losses), dtype=torch.float64)
     for fold in fold_masks(len(scores)):
         state = score.fit(features.select(~fold))
@@ -99,8 +99,8 @@ def cross_fitted_scores(score: Score, features: Features) -> Tensor:
 
 
 def cross_fitted_ranks(scores: Sequence[Tensor]) -> Tensor:
-    """Return the sums (N,) of the log ranks of several scores (N,) of the same images, each rank
-    among the images of other folds."""
+    """Return the sums (N,) of the log ranks of several scores (N,) of the same images, each ranked
+    among the other folds."""
     ranks = torch.empty_like(scores[0])
     for fold in fold_masks(len(ranks)):
         ranks[fold] = sum(log_rank(score[fold], score[~fold]) for score in scores)
