@@ -1,8 +1,7 @@
 """A small convolutional classifier, whose features and logits measure the quality of samples.
 
-It replaces the Inception network of the usual Fréchet distance for images that are too small for
-that network (8 x 8 digits to 32 x 32 colour images), and trains in seconds on the labels of the
-data set.
+It replaces the Inception network of the usual Fréchet distance, for which images of 8 x 8 to
+32 x 32 pixels are too small. Training it on the labels of a data set takes seconds.
 """
 
 from collections.abc import Sequence
@@ -20,14 +19,14 @@ NUM_FEATURES, BATCH_SIZE, LEARNING_RATE = 64, 64, 2e-3
 
 
 class Classifier(nn.Module):
-    """Convolutions that halve the image to at most 7 pixels, 64 features, and one logit per class.
+    """Classifier: convolutions down to at most 7 pixels per side, 64 features, and the logits.
 
-    The features are the outputs of a linear layer before its rectifier, which are closer to
-    Gaussian than those after it.
+    The features are the outputs of a linear layer before the ReLU, where they are closer to
+    Gaussian.
 
     Args:
         image_shape: (C, H, W), at least 2 x 2 pixels.
-        num_classes: number of logits.
+        num_classes: number of classes.
     """
 
     def __init__(self, image_shape: Sequence[int], num_classes: int) -> None:
@@ -88,7 +87,7 @@ def train_classifier(
         batch = randomly_shifted(images[rows.to(images.device)], generator)
         return F.cross_entropy(classifier(batch), labels[rows].to(images.device))
 
-    # one more step in the schedule, whose last learning rate is 0
+    # leave out the last step of the schedule, whose learning rate is 0
     steps = islice(fit(classifier.parameters(), loss, num_steps + 1, LEARNING_RATE), num_steps)
     for _ in tqdm(steps, "classifier", num_steps):
         pass

@@ -1,7 +1,4 @@
-"""Quality of drawn images: their distance to a data set, their classes, and copies.
-
-The Fréchet distance assumes Gaussian features, for which it has a closed form.
-"""
+"""Quality of samples: Fréchet distance to a data set, predicted classes, and copies."""
 
 import torch
 from torch import Tensor
@@ -11,14 +8,14 @@ CLEAR = 0.9
 
 
 def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
-    r"""Return the squared Fréchet (2-Wasserstein) distance of two Gaussians that have the mean and
-    the unbiased covariance of two sets of features:
+    r"""Return the squared Fréchet (2-Wasserstein) distance between Gaussians with the means and
+    unbiased covariances of two sets of features:
 
         |mu_a - mu_b|^2 + tr(C_a + C_b - 2 (C_a C_b)^{1/2}).
 
-    With C = R^T R the last trace is the sum of the singular values of R_a R_b^T, which exist for
-    singular covariances as well. The estimate is biased upwards, more so for fewer rows: compare
-    values of equal numbers of rows only.
+    With C = R^T R the last trace is the sum of the singular values of R_a R_b^T, also for singular
+    covariances. The estimate is biased upwards, more so for fewer rows: only compare values for
+    equal numbers of rows.
 
     Source: Dowson & Landau 1982, The Fréchet distance between multivariate normal distributions,
     J. Multivariate Anal. 12; Heusel et al. 2017, arXiv:1706.08500, for features of images.
@@ -69,13 +66,13 @@ def nearest(images: Tensor, others: Tensor, chunk_size: int = 256) -> tuple[Tens
         torch.cdist(chunk, pool, compute_mode="donot_use_mm_for_euclid_dist").min(1)
         for chunk in rows.split(chunk_size)
     ]
-    distances, indices = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    distances, indices = (torch.cat(column) for column in zip(*chunks, strict=True))
     return distances / rows.shape[1] ** 0.5, indices
 
 
 def copy_share(drawn: Tensor, held_out: Tensor) -> float:
-    """Return the share of drawn images that lie nearer to a training image than all but one
-    percent of the held-out images: about 0.01 for a model that does not copy.
+    """Return the share of drawn images that are closer to a training image than 99% of held-out
+    images are: about 0.01 for a model that does not copy.
 
     Args:
         drawn, held_out: distances (N,) and (M,) to the nearest training image.

@@ -1,4 +1,4 @@
-"""Held-out images of the data set that a model was trained on, and other data sets for it."""
+"""Held-out images of a model's own data set, and other data sets for a model."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -12,9 +12,9 @@ from ebm_app.data.pictures import image_grid, read_image, to_pil
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
-#: Conversions that training applies: ``--resolution``, and grey files among colour files
+#: Conversions applied in training: resizing to ``--resolution``, and grey files to colour
 AS_IN_TRAINING = ("resize", "rgb")
-#: Example images in the folder of a model
+#: File name and number of the example images in a model's folder
 EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10
 #: Min width of an example on the page, in pixels
 EXAMPLE_PIXELS = 224
@@ -34,6 +34,9 @@ def images_for(
         allowed: conversions that may be applied to the images of a folder or a Hugging Face data
             set, see ``convert_image``. The model's own data set is converted as in training.
         skip_bad: leave out files of a folder that cannot be read as images.
+
+    Raises:
+        UserError: if the data set cannot be read, or its images do not match the model.
     """
     own = AS_IN_TRAINING if dataset == config.dataset else ()
     options = {"form": config, "allowed": [*allowed, *own], "skip_bad": skip_bad}
@@ -48,7 +51,7 @@ def images_for(
 
 
 def examples(folder: Path, config: EBMConfig, data_root: str) -> list[Image.Image]:
-    """Return example images for the model in a folder: files of the folder, or test images of its
+    """Return example images for the model in a folder: files in the folder, test images of its
     data set if that is on this machine, or an empty list."""
     files = [folder / EXAMPLE_FILE.format(index) for index in range(NUM_EXAMPLES)]
     if files[0].is_file():

@@ -13,7 +13,7 @@ from ebm_app.evaluation.selftest import Balance
 SIZE, DPI = (5.2, 3.8), 130
 #: Excess up to which a map is transparent, in standard deviations
 THRESHOLD = 1.0
-#: Upper end of the colour scale, as a multiple of the excess up to which a map is transparent
+#: Upper end of the colour scale, as a multiple of the threshold
 MAX_EXCESS = 6
 #: Grey that is legible on light and on dark pages
 TEXT_COLOUR = "#7a7a7a"
@@ -23,8 +23,8 @@ EXCESS_LABEL = "standard deviations above ordinary images"
 def plot_over(
     image: Tensor, excess: np.ndarray, others: Sequence[Tensor], threshold: float = THRESHOLD
 ) -> Figure:
-    """Plot an anomaly map over its image, next to the nearest held-out images. The background is
-    transparent, for pages of any colour.
+    """Plot an anomaly map over its image, next to the nearest held-out images, on a transparent
+    background.
 
     Args:
         image: (C, H, W) in [0, 1].
@@ -47,7 +47,7 @@ def plot_over(
 
 
 def draw_image(axes: Axes, image: Tensor) -> None:
-    """Draw an image (C, H, W) in [0, 1], in grey and without ticks."""
+    """Draw an image (C, H, W) in [0, 1] in grey, without ticks."""
     axes.imshow(image.mean(0).numpy(), cmap="gray", vmin=0, vmax=1)
     axes.set(xticks=[], yticks=[])
 

@@ -1,4 +1,4 @@
-"""Bits per dim of many images, by all processes, by estimators or by lossless image formats."""
+"""Bits per dim of many images: by estimators, on all processes, and by lossless image formats."""
 
 import io
 import shutil
@@ -24,14 +24,14 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.processes import Wrap, sharded
 from ebm_app.utils.tensors import standard_error
 
-#: Formats that Pillow writes, and the options of its strongest lossless compression
+#: Options of Pillow's strongest lossless compression, by format
 PILLOW_OPTIONS = {
     "PNG": {"optimize": True},
     "WebP": {"lossless": True, "quality": 100, "method": 6},
 }
-#: Program and options of JPEG XL's lossless encoder
+#: Command of JPEG XL's lossless encoder
 CJXL = ("cjxl", "--distance=0", "--effort=9", "--quiet")
-#: Images between two updates of the progress bar, by default
+#: Default number of images between updates of the progress bar
 BATCH_SIZE = 128
 
 
@@ -59,7 +59,7 @@ def bits_of_images(
     labels: Tensor | None = None,
     **options: Any,
 ) -> ImageBits:
-    """Compute ``model.likelihood`` of images, each of which one process evaluates.
+    """Compute ``model.likelihood`` of images, sharded over all processes.
 
     Args:
         levels: grey levels (N, C, H, W).
@@ -95,11 +95,11 @@ def bits_by_estimator(
     batch_size: int | None,
     **options: Any,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Return the bits per dim (N,) of images by one estimator, and the figures of a table.
+    """Return the bits per dim (N,) of images by one estimator, and a summary.
 
-    The figures are the mean ``bits_per_dim``, its standard error ``stderr`` over images, the root
-    mean square error ``image_error`` that the estimator makes for one image, the error
-    ``numerical_error`` of the mean that follows from it, the margin ``eps``, and the cost.
+    The summary has the mean ``bits_per_dim``, its standard error ``stderr`` over images, the root
+    mean square error ``image_error`` of the estimator for one image, the resulting error
+    ``numerical_error`` of the mean, the margin ``eps``, and the cost.
 
     Args:
         options: further arguments of ``bits_of_images``.
@@ -109,7 +109,7 @@ def bits_by_estimator(
     result = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
     end = dequantiser.time(ebm.cells, density.path, density.end)
     image_error = result.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
-    is_known = isfinite(image_error)  # a single probe or draw has no error
+    is_known = isfinite(image_error)  # NaN for a single probe or draw
     return result.bits_per_dim, {
         "bits_per_dim": result.bits_per_dim.mean().item(),
         "stderr": standard_error(result.bits_per_dim).item(),
@@ -130,7 +130,7 @@ def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:
         bits: estimator -> bits per dim (N,).
 
     Returns:
-        For each pair the mean ``difference`` of ``first`` less ``second``, its standard error
+        For each pair the mean ``difference`` (``first`` minus ``second``), its standard error
         ``stderr``, and the ``correlation`` over images, None for constant bits.
     """
     pairs = []
@@ -149,14 +149,17 @@ def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:
 
 
 def codec_bits(levels: Tensor) -> dict[str, float]:
-    """Return the size of images (N, C, H, W) in bits per dim by PNG, WebP and, where the program
+    """Return the size of images (N, C, H, W) in bits per dim as PNG, WebP and, if the program
     ``cjxl`` is installed, JPEG XL.
 
-    The images are stored as one picture, a near-square sheet, so that headers do not count. A
-    format therefore learns from the other images of the sheet, and the bits depend on N.
+    The images are stored in one near-square sheet, so that headers do not count. A format can
+    therefore exploit similarities between images, and the bits depend on N.
 
     >>> codec_bits(torch.zeros(16, 1, 8, 8, dtype=torch.uint8))["PNG"] < 2
     True
+
+    Raises:
+        UserError: for images without 1 or 3 channels, or with more than 256 levels.
     """
     num, channels, height, width = levels.shape
     if channels not in (1, 3) or int(levels.max()) >= NUM_VALUES:

@@ -1,8 +1,7 @@
-r"""Identities that every exact model satisfies, checked for a model on held-out images.
+r"""Checks, on held-out images, of identities that every exact model satisfies.
 
 - The mean time score E_{p_t}[d/dt log p_t(x)] is 0 at every t. It is estimated on held-out data at
-  time t of the path, per unit of arc length, in which one term of the time score has unit
-  variance.
+  time t of the path, per unit of arc length, so that one term of the time score has unit variance.
 - The noise that a Stein head predicts has the right size (see ``noise_excess``).
 - The default estimator agrees on average with the density of the probability flow.
 
@@ -86,7 +85,7 @@ def run_checks(
     Args:
         levels: held-out grey levels (B, C, H, W), B >= 2.
         num_times: number of times at which the mean time score is estimated.
-        flow: density of the probability flow, which the default estimator is compared with.
+        flow: density of the probability flow, to compare the default estimator with.
         seed: seed of all other noise.
         wrap: wraps the times, and then the batches, for a progress bar.
     """
@@ -109,7 +108,7 @@ def run_checks(
     for batch in wrap(ebm.dequantise(levels, noise).y.split(BATCH_SIZE)):
         values = [estimator(density, batch, density.end).value for estimator in (default, flow)]
         gaps.append(to_bits_per_dim((values[0] - values[1]).cpu(), batch[0].numel()))
-    name, note = f"{ebm.default_estimator} against probability_flow", "the first less the second"
+    name, note = f"{ebm.default_estimator} against probability_flow", "first minus second"
     checks.append(judge(name, torch.cat(gaps), FLOW_DIFFERENCE, note))
     return balance, checks
 
@@ -118,8 +117,8 @@ def run_checks(
 def mean_time_score(
     density: TimeScore, x1: Tensor, num_times: int, generator: torch.Generator, wrap: Wrap = iter
 ) -> Balance:
-    """Estimate E_{p_t}[d/dt log p_t] at times that are equidistant in arc length, on data ``x1``
-    (B, *) in the space of the path."""
+    """Estimate E_{p_t}[d/dt log p_t] at times evenly spaced in arc length, on data ``x1`` (B, *)
+    in the space of the path."""
     path, scores = density.path, []
     times = ARC_LENGTH.times(path, density.start, density.end, num_times + 1)[1:-1]
     for t in wrap(times):
@@ -143,8 +142,8 @@ def noise_excess(
 
     At x_t = alpha_t x_1 + sqrt(v_t) e an exact head predicts e_s = E[e | x_t], so the integrand is
     0 at every l = log(alpha_t^2 / v_t). The integral is the excess of the path integral over the
-    variational bound if the predicted variance is right. The training loss hardly shows it: a
-    head that is too large by a factor 1 + q adds q^2 to the loss, and q to this integral. l starts
+    variational bound if the predicted variance is right. The training loss is less sensitive: a
+    head that is too large by a factor 1 + q adds q^2 to the loss, but q to this integral. l starts
     where that of the bound does, because there is no signal at t = 0.
 
     >>> from ebm_app import EBM
