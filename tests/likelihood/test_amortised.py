@@ -74,7 +74,7 @@ def test_models_without_a_fitting_network_are_refused(ebm, tmp_path):
     without, changed = EBM.from_pretrained(tmp_path), EBM(replace(ebm.config))
     changed.density.folder = ebm.density.folder
     assert "train/distill.py" in error_of(without.likelihood, LEVELS, **options)
-    assert "other weights" in error_of(changed.likelihood, LEVELS, **options)
+    assert "different weights" in error_of(changed.likelihood, LEVELS, **options)
     supported = [Amortised.supports(each.density) for each in (ebm, without, changed)]
     assert supported == [True, False, False]
 
