@@ -3,8 +3,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/digits
 MINUTES ?= 2
-# the best settings of docs/results.md ("Recipes") for a run of minutes
-FAST := --optimizer muon --train_batch_size 32 --prediction levels --dequantisation truncated_normal
 SETUP := .venv/.installed
 
 .PHONY: demo test test-ci test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent fashion cifar10 card figures studies lock clean
@@ -30,7 +28,7 @@ lock: $(SETUP)
 	touch $@
 
 demo: $(SETUP)
-	$(BIN)/python train/ebm.py --dataset digits --classes all $(FAST) --max_train_minutes $(MINUTES) --output_dir $(RUN) --overwrite_output_dir
+	$(BIN)/python train/ebm.py --dataset digits --classes all --max_train_minutes $(MINUTES) --output_dir $(RUN) --overwrite_output_dir
 	$(BIN)/python evaluate/bpd.py $(RUN) --limit 100 --repeats 1 --output_dir $(RUN)
 	$(BIN)/python sample/ebm.py $(RUN) --num_images 100 --labels 0 1 2 3 4 5 6 7 8 9 --guidance 1.5 --output_dir $(RUN)/samples
 

@@ -15,9 +15,10 @@ from ebm_app.utils.registry import choose
 
 #: Settings of data sets that have a network of their own
 RECIPES: dict[str, dict[str, Any]] = {
-    "digits": dict(block_out_channels=(48, 64), dropout=0.05, eps=1e-6)
-    | dict(input_frequencies=(1.0, 2.0, 4.25, 8.5, 17.0))
-    | dict(augmentation="affine", adam_weight_decay=0.01, max_train_steps=8000),
+    "digits": dict(block_out_channels=(48, 64), dropout=0.05, prediction="levels")
+    | dict(input_frequencies=(1.0, 2.0, 4.25, 8.5, 17.0), dequantisation="truncated_normal")
+    | dict(augmentation="affine", optimizer="muon", learning_rate=4e-3, train_batch_size=64)
+    | dict(adam_weight_decay=0.01, max_train_steps=8000),
 }
 #: Settings in a latent space. Bins have no common width there, so Fourier features do not help.
 #: Bins are wide, so a larger eps does not blur them. A shifted image has an unlikely u, so images
