@@ -1,1 +1,1 @@
-"""The normalising constant of a model."""
+"""Estimation of the normalising constant of a model."""

@@ -1,14 +1,14 @@
 r"""Annealed chains through the model's own p_t, whose weights give log Z.
 
 The intermediate distributions have the densities p_hat_k(x) = N(x; 0, I) exp(int_0^{t_k} s dt),
-known up to their constants Z_k, with Z_0 = 1. The weight of a forward chain has mean Z_K, and that
-of a reverse chain from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
+known up to their constants Z_k, with Z_0 = 1. The weight of a forward chain has mean Z_K. The
+reciprocal weight of a reverse chain from a sample of p_hat_K / Z_K has mean 1 / Z_K:
 
-- AIS: forward chains, which stay where they are between two temperatures.
-- RAISE: such chains in reverse from data, where the mean of -log w is also a stochastic bound on
-  the log-likelihood of the annealing process.
-- diffused AIS: the chains take a step of the reversed diffusion between two temperatures, with
-  exact weights (``ebm_app.annealing.moves``).
+- AIS: forward chains, which do not move between temperatures.
+- RAISE: the same chains in reverse from data, where the mean of -log w is also a stochastic bound
+  on the log-likelihood of the annealing process.
+- diffused AIS: chains that take a step of the reverse diffusion between temperatures, with exact
+  weights (``ebm_app.annealing.moves``).
 
 The accept step and the weights use the same quadrature rule of ``NUM_NODES`` nodes, so the weights
 are exact for its density. The last factor of a weight converts to the model's own rule.
@@ -44,9 +44,9 @@ from ebm_app.utils.fields import PositiveInt, Steps, configuration, setting
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import sum_except_batch
 
-#: Pilot chains, their extra transitions per temperature, and the temperatures with transitions
+#: Number of pilot chains, their extra transitions per temperature, and max temperatures with any
 NUM_PILOT, PILOT_STEPS, PILOT_TEMPERATURES = 4, 3, 100
-#: Target acceptance: chains that hardly move increase the variance of log w
+#: Target acceptance; chains that hardly move increase the variance of log w
 ACCEPTANCE = 0.9
 #: Growth factor for ``adapt``, whose default is slow at high acceptance
 GROWTH = math.exp(0.45)
@@ -56,7 +56,7 @@ NUM_NODES = 8
 GRADIENT_NODES = 4
 #: Chains per batch
 BLOCK_SIZE = 16
-#: Streams of the random numbers
+#: Random number streams
 PILOT, FORWARD, REVERSE = 0, 1, 2
 
 
@@ -88,9 +88,8 @@ class Chains:
     Args:
         model: the density; ``model.end`` is the last temperature.
         settings: settings of the chains.
-        is_diffused: whether chains take steps of the reversed diffusion between temperatures;
-            otherwise they stay where they are.
-        data: held-out points (N, *), for the shape, the device and RAISE.
+        is_diffused: whether chains take steps of the reverse diffusion between temperatures.
+        data: held-out points (N, *), which determine shape and device, and start RAISE.
         seed: seed of all noise. Each batch of chains has its own generator.
     """
 
@@ -119,8 +118,8 @@ class Chains:
         return self._run(starts, self._reference, distributions, stay, self._final)
 
     def reverse(self, points: Tensor) -> ChainEnds:
-        """Run chains back from ``points`` (N, *) of the model; ``log_weight`` has the sign of the
-        forward chains."""
+        """Run chains in reverse from ``points`` (N, *) of the model; ``log_weight`` has the sign
+        of forward chains."""
         device = self.data.device
         starts = [
             (block.to(device), make_generator(device, self.seed, REVERSE, index))
@@ -132,8 +131,8 @@ class Chains:
         return ends._replace(log_weight=-ends.log_weight)
 
     def _tune(self) -> None:
-        """Set each step size to the median of the step sizes that the pilot chains adapt.
-        The median is robust to chains that are stuck."""
+        """Set each step size to the median over the adapted pilot chains, which is robust to stuck
+        chains."""
         count = self.settings.steps_per_temperature + PILOT_STEPS
         follow = partial(adapt, target=ACCEPTANCE, growth=GROWTH)
         stride = math.ceil(len(self.targets) / PILOT_TEMPERATURES)
@@ -168,7 +167,7 @@ class Chains:
         last: Field,
     ) -> ChainEnds:
         """Run batches of chains from samples of the density ``first`` through the distributions,
-        and by ``last_move`` to the density ``last``."""
+        then apply ``last_move`` to reach the density ``last``."""
         batches, num_leapfrog_steps = [], self.settings.num_leapfrog_steps
         with tqdm(desc="chains", total=len(starts) * len(distributions)) as bar:
             for x, generator in starts:
@@ -222,8 +221,8 @@ def two_sided(chains: Chains, num_chains: int) -> LogZResult:
     """Run forward chains, then reverse chains from the weighted ends of half of them, and combine
     the reverse chains with the other half by Bennett's acceptance ratio.
 
-    Few weighted points underestimate their own spread, so the standard error includes the
-    differences to the one-sided estimates that exceed their errors.
+    A few weighted points underestimate their own spread, so the standard error includes
+    differences from the one-sided estimates that exceed their errors.
     """
     half = num_chains // 2
     ends = chains.forward(num_chains)
@@ -241,8 +240,7 @@ def two_sided(chains: Chains, num_chains: int) -> LogZResult:
     return LogZResult(combined, ends.acceptance.mean().item(), forward, reverse)
 
 
-#: Name -> (whether chains take steps of the reversed diffusion, estimator from chains and their
-#: number)
+#: Name -> (``is_diffused`` of ``Chains``, (chains, number of chains) -> result)
 METHODS: dict[str, tuple[bool, Callable[[Chains, int], LogZResult]]] = {
     "diffused": (True, two_sided),
     "ais": (False, two_sided),

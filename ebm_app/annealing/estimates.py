@@ -22,9 +22,9 @@ from ebm_app.utils.tensors import effective_sample_size
 
 #: Effective sample size above which the delta method is accurate
 RELIABLE_ESS = 100.0
-#: Standard deviation of log w, in nats, above which an estimate warns
+#: Standard deviation of log w, in nats, above which an estimate has a warning
 MAX_SPREAD = 8.0
-#: Number of chains below which an estimate warns
+#: Number of chains below which an estimate has a warning
 MIN_CHAINS = 8
 
 
@@ -34,7 +34,7 @@ class LogZ(NamedTuple):
     Attributes:
         log_z, stderr: the estimate and its standard error.
         ess: effective sample size of the weights of ``num`` chains.
-        mean_log_weight, sd_log_weight: of log w, with the sign for which E[w] = Z.
+        mean_log_weight, sd_log_weight: mean and standard deviation of log w, where E[w] = Z.
         num: number of chains.
         warnings: reasons to distrust the estimate, one sentence each.
     """
@@ -90,8 +90,8 @@ def _summary(log_weight: Tensor, terms: Tensor, start: Tensor, sign: int) -> Log
 
 
 def _stderr(value: float, terms: Tensor, start: Tensor) -> float:
-    r"""Return the standard error of ``value`` = log sum exp(a) - log sum exp(b), with a the terms
-    and b the starting log-weights.
+    r"""Return the standard error of ``value`` = log sum exp(a) - log sum exp(b), where a are the
+    terms and b the starting log-weights.
 
     The delta method depends on the few largest weights, and underestimates the error if these are
     missing from the sample. If a and b were jointly normal, with variances s_a and s_b and
@@ -100,7 +100,7 @@ def _stderr(value: float, terms: Tensor, start: Tensor) -> float:
         (s_a + s_b - 2 c + (s_a^2 + s_b^2 - 2 c^2) / 2) / (N - 1).
 
     The result combines the larger of the two variances with the squared difference of the two
-    values, which is weighted down above an effective sample size of ``RELIABLE_ESS``.
+    values, which is down-weighted above an effective sample size of ``RELIABLE_ESS``.
     """
     num = len(start)
     by_delta = (terms.softmax(0) - start.softmax(0)).square().sum().item() * num / (num - 1)
@@ -117,7 +117,7 @@ def _stderr(value: float, terms: Tensor, start: Tensor) -> float:
 
 
 def bennett(forward: Tensor, reverse: Tensor, start_log_weight: Tensor | None = None) -> LogZ:
-    r"""Combine both directions with the least variance, by Bennett's acceptance ratio.
+    r"""Combine both directions with minimum variance, by Bennett's acceptance ratio.
 
     With u = log w, n_F forward and n_R reverse weights, C = log Z solves
 
@@ -142,7 +142,7 @@ def bennett(forward: Tensor, reverse: Tensor, start_log_weight: Tensor | None = 
     log_r = effective_sample_size(start).log() - math.log(len(forward))
 
     def solve(mask: Tensor) -> Tensor:
-        """Return C for subsets of the chains, given by log-indicators (J, N + M): (J,)."""
+        """Return C (J,) for J subsets of the chains, given by log-indicators (J, N + M)."""
         mask_forward, mask_reverse = mask.split(sizes, 1)
         share_forward = torch.log_softmax(mask_forward, 1)
         share_reverse = torch.log_softmax(start + mask_reverse, 1)

@@ -42,7 +42,7 @@ class DenoisingMove(Move):
     """A denoising step from time ``start`` to ``end`` on a path from N(0, I), with alpha > 0 at
     ``start``.
 
-    ``variance``, the u of the module docstring, is v_t w / v_s, which is exact if x_1 is known;
+    ``variance``, the u of the module docstring, is v_t w / v_s, which is exact for a known x_1.
     ``fit`` increases it.
 
     >>> from ebm_app.paths import LinearVPPath
@@ -61,7 +61,7 @@ class DenoisingMove(Move):
         self.variance = v[1] * self.added / v[0]
 
     def fit(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Set the variance that fits samples ``x`` (B, *) of p_s best, u = (w / r^2)
+        """Set the best variance for samples ``x`` (B, *) of p_s, u = (w / r^2)
         (1 - w E|score|^2 / D), then move forward."""
         score = self.score(x, self.start)
         share = 1 - self.added * score.double().square().mean().item()
@@ -99,8 +99,8 @@ def _log_density(residual: Tensor, variance: float) -> Tensor:
 
 
 def denoising_moves(model: Marginals, times: Tensor) -> list[Move]:
-    """Return the K moves between times (K + 1,): steps of the reversed diffusion, which cost one
-    evaluation of the score each. The first move stays, since alpha may be 0 at the first time."""
+    """Return the K moves between times (K + 1,): steps of the reverse diffusion, which cost one
+    score evaluation each. The first is the identity, since alpha may be 0 at the first time."""
     path = require_one_sided(model.path)
     score = require(model, SteinScore, "method diffused").score
     steps = pairwise(times[1:].tolist())

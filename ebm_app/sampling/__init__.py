@@ -1,4 +1,4 @@
-"""Markov chains, annealing and samplers. ``SAMPLERS`` has the samplers by name."""
+"""Markov chains, annealing and samplers. ``SAMPLERS`` maps names to samplers."""
 
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.base import Sampler

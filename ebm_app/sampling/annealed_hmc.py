@@ -15,9 +15,9 @@ from ebm_app.sampling.hmc import IntermediateDistribution, Target, adapt, anneal
 from ebm_app.utils.fields import Count, Positive, PositiveInt, Steps, configuration
 from ebm_app.utils.registry import choose
 
-#: Mean acceptance that the leapfrog step is adapted to
+#: Target acceptance for the leapfrog step
 ACCEPTANCE_TARGET = 0.75
-#: Time of the first temperature, whose chains start from N(0, I)
+#: Time at which p_t is replaced by N(0, I)
 START = 1e-3
 #: Quadrature nodes of log densities and their gradients
 NUM_NODES = 8
@@ -27,9 +27,9 @@ NUM_NODES = 8
 class AnnealedHMC(Sampler):
     """HMC from N(0, I) through the model's p_t, then one denoising step.
 
-    Neighbouring p_t overlap if their number grows with the square root of the dimension D times
-    the arc length of the path. The leapfrog step is proportional to the standard deviation of the
-    noise. It is adapted to the acceptance until the last temperature, where it is frozen.
+    Neighbouring p_t overlap if their number grows like sqrt(D) times the arc length of the path.
+    The leapfrog step is proportional to the standard deviation of the noise. It is adapted to a
+    target acceptance until the last temperature, where it is frozen.
 
     The paper's setting: ``num_temperatures=1000 schedule=linear score=integral acceptance=energy``
     (appendix F.6).
@@ -37,13 +37,14 @@ class AnnealedHMC(Sampler):
     Args:
         num_temperatures: number of p_t; None for 1.3 sqrt(D) times the arc length.
         schedule: spacing of the temperatures, a key of ``SCHEDULES``.
-        steps_per_temperature, num_leapfrog_steps: transitions per temperature and leapfrog steps
-            of each. final_steps: further transitions at the last temperature.
-        step_size: first and largest leapfrog step, in standard deviations of the noise.
-        score: field of the leapfrog: the "head" (the model's own score), or the gradient of the
-            "integral".
-        acceptance: accept step: by the "work" of the score along a trajectory, or by the "energy",
-            which is exact and needs a log density.
+        steps_per_temperature, num_leapfrog_steps: transitions per temperature, and leapfrog steps
+            per transition.
+        final_steps: further transitions at the last temperature.
+        step_size: initial and max leapfrog step, in standard deviations of the noise.
+        score: field of the leapfrog: "head" for the Stein head, or "integral" for the gradient of
+            the integrated log density.
+        acceptance: accept by the "work" of the score along a trajectory, or by the "energy", which
+            is exact and needs a log density.
         end_variance: conditional variance at the last temperature, at which the image is denoised.
     """
 

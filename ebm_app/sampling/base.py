@@ -1,5 +1,5 @@
-"""The interface of samplers: they start from N(0, I) and yield frames, so that a caller can show
-progress and stop."""
+"""Interface of samplers. They start from N(0, I) and yield frames, so that a caller can show
+progress or stop."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,10 +15,13 @@ from ebm_app.utils.errors import UserError
 
 
 class Frame(NamedTuple):
-    """Points (B, *) in the space of the path after ``step`` of ``num_steps`` steps; ``nfe``
-    evaluations of the Stein score so far; the mean ``acceptance`` probability at the last
-    temperature, None for a flow; ``log_density`` (B,) of the last points before they are denoised,
-    in nats, None where the sampler does not compute it."""
+    """Points ``x`` (B, *) in the space of the path after ``step`` of ``num_steps`` steps.
+
+    Attributes:
+        nfe: evaluations of the Stein score so far.
+        acceptance: mean acceptance probability at the last temperature; None for a flow.
+        log_density: (B,), of the last points before denoising, in nats; None if not computed.
+    """
 
     x: Tensor
     step: int
@@ -29,8 +32,8 @@ class Frame(NamedTuple):
 
 
 class Sampler(ABC):
-    """A sampler of p_1; a subclass is a frozen dataclass of its settings. ``steps`` says what a
-    step is, and ``counts`` names the setting for their number."""
+    """Sampler of p_1. Subclasses are frozen dataclasses of settings. ``steps`` describes the
+    steps, and ``counts`` names the setting for their number."""
 
     steps: ClassVar[str]
     counts: ClassVar[str]
@@ -48,7 +51,11 @@ class Sampler(ABC):
 
 def end_time(model: Marginals, start: float, variance: float) -> float:
     """Return the time at which a run from ``start`` stops: the last time of the model, or the
-    earlier time at which the path has the conditional ``variance``."""
+    earlier time at which the path has the conditional ``variance``.
+
+    Raises:
+        UserError: if the variance at ``start`` is smaller, or the path is two-sided.
+    """
     path = require_one_sided(model.path)
     first, last = path.variance(torch.tensor([start, model.end], dtype=torch.float64)).tolist()
     if not first > variance:

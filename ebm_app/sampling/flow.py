@@ -14,7 +14,7 @@ from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.utils.fields import NonNegative, Positive, Probes, Steps, configuration
 from ebm_app.utils.tensors import sum_except_batch
 
-#: Time at which N(0, I) replaces p_t: alpha must exceed 0
+#: Time at which p_t is replaced by N(0, I); alpha must exceed 0 there
 START = 1e-2
 #: Seed of the probes of a divergence, which also depend on the initial noise
 PROBE_SEED = 0
@@ -22,7 +22,7 @@ PROBE_SEED = 0
 
 @configuration
 class FlowSampler(Sampler):
-    """A sampler that follows the flow from noise and ends with one denoising step.
+    """Sampler that follows the flow from noise and ends with one denoising step.
 
     Args:
         num_steps: number of steps.
@@ -90,7 +90,7 @@ class DPMSampler(FlowSampler):
 
     Args:
         num_steps, end_variance: as for ``FlowSampler``.
-        noise: k; 1 follows the reversed diffusion.
+        noise: k; 1 follows the reverse diffusion.
 
     Source: Lu et al. 2022, arXiv:2211.01095, algorithm 2 and, for k = 1, appendix B.
     """

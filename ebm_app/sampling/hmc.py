@@ -22,8 +22,8 @@ and the density is invariant up to the second-order error of that rule.
 ``anneal`` moves chains from exact samples x_0 of a reference p_0 through distributions p_1, ...,
 p_K, each known up to a constant: by a transport T_k, which is a bijection (such as the identity)
 or a draw from p(y | x), then by transitions that leave p_k invariant. It is the loop of annealed
-HMC and of annealed importance sampling. If the log densities are known, the importance weight of
-a chain (in nats, up to the constants of p_0 and p_K) is with y_k = T_k(x_{k-1})
+HMC and of annealed importance sampling. If the log densities are known, the log importance weight
+of a chain in nats, up to the constants of p_0 and p_K, is, with y_k = T_k(x_{k-1}),
 
     log w = sum_k [log p_k(y_k) - log p_{k-1}(x_{k-1}) + log |det T_k'(x_{k-1})|],
 
@@ -170,8 +170,8 @@ def step(
 
 
 def adapt(scale: Tensor, probability: Tensor, target: float, growth: float = 1.1) -> Tensor:
-    """Return the next scale s growth^((a - target) / target) of the step sizes, with a the
-    acceptance probability, whose mean settles at the target.
+    """Return the next scale of the step sizes, s growth^((a - target) / target), where a is the
+    acceptance probability. Its mean converges to the target.
 
     During adaptation the chains do not leave their density invariant: freeze the step size before
     using them.
@@ -239,6 +239,9 @@ def anneal(
     Args:
         scale: factor () or (B,) of the step sizes. ``adapt`` changes it for the transitions and
             distributions that follow.
+
+    Raises:
+        NumericalError: if the potential or field is not finite at the start of a distribution.
     """
     position, scale = x0, torch.as_tensor(scale, dtype=torch.float64)
     for target, step_size, num_steps, transport, adapt_scale in distributions:
