@@ -1,1 +1,1 @@
-"""What a time score is trained on."""
+"""Training objectives and samplers of training times."""

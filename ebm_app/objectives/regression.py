@@ -79,7 +79,7 @@ class Objective(ABC):
 
 
 class ConditionalRegression(Objective):
-    """lambda(t) times ``error``, plus ``stein_factor`` times the regression of the Stein head, in
+    """Loss lambda(t) ``error`` plus ``stein_factor`` times the regression of the Stein head, in
     one forward pass (Theorem 3)."""
 
     @staticmethod
@@ -125,7 +125,11 @@ class Dual(ConditionalRegression):
 
 
 class CTSMv(ConditionalRegression):
-    """CTSM-v: mean squared error of the per-dimension terms of the time score (Theorem 2)."""
+    """CTSM-v: mean squared error of the per-dimension terms of the time score (Theorem 2).
+
+    Raises (when called):
+        ValueError: for a network with a single output instead of one per dimension.
+    """
 
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -178,7 +182,7 @@ class TSM(Objective):
     Source: Choi et al. 2022, arXiv:2111.11010, and the paper.
     """
 
-    @torch.enable_grad()  # ds/dt needs gradients in a validation too
+    @torch.enable_grad()  # ds/dt needs gradients in validation too
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
     ) -> Tensor:

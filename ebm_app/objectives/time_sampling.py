@@ -32,7 +32,7 @@ class TimeSampler(ABC):
 
     Attributes:
         is_stratified: whether the n numbers are (u + i / n) mod 1 for one uniform u (Kingma et al.
-            2021, arXiv:2107.00630, appendix I.1), otherwise they are independent.
+            2021, arXiv:2107.00630, appendix I.1), or independent.
     """
 
     is_stratified = True
@@ -92,8 +92,8 @@ class ArcLength(TimeSampler):
 
     The inverse arc length is tabulated at 2,049 knots and interpolated linearly in t. This is
     accurate at a regular end (t = 0 of a one-sided path), and at a singular end because one cell
-    of the table is short in arc length. The weights are those of the table, so averages are
-    unbiased whatever its error.
+    of the table is short in arc length. The weights are those of the table, so its error does not
+    bias averages.
     """
 
     num_knots = 2049

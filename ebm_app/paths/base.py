@@ -37,7 +37,7 @@ _LOGIT_RULE = np.polynomial.legendre.leggauss(128)
 
 
 class PathSample(NamedTuple):
-    """A draw from a path: reference x0, data x1, time t (B,), noise eps and point xt; (B, *)
+    """Draw from a path: time t (B,); reference x0, data x1, noise eps and point xt, (B, *)
     each."""
 
     x0: Tensor
@@ -51,7 +51,7 @@ class GaussianPath(ABC):
     """A conditional Gaussian path; the equations are in the module docstring.
 
     Args:
-        c: second moment per dimension E||delta||^2 / D assumed of the data. The paper takes 1.
+        c: assumed second moment of the data per dimension, E||delta||^2 / D. The paper uses 1.
     """
 
     def __init__(self, c: float = 1.0) -> None:
@@ -82,7 +82,7 @@ class GaussianPath(ABC):
         return derivative(self.variance, t)
 
     def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
-        """Draw a point of the path at ``t`` (B,) between ``x0`` and ``x1`` (B, *), by standard
+        """Draw a point of the path at ``t`` (B,) between ``x0`` and ``x1`` (B, *), with standard
         normal ``noise`` (B, *): x_t = mean + sqrt(v_t) noise. A path from N(0, I) uses x0 as the
         noise."""
         draft = PathSample(x0, x1, t, noise, x1)
@@ -95,7 +95,7 @@ class GaussianPath(ABC):
         return base + expand_like(self.alpha(sample.t), delta) * delta
 
     def conditional_components(self, sample: PathSample) -> Tensor:
-        """Return the terms d/dt log p_t(x_i | z) of the conditional time score per dimension, in
+        """Return the per-dimension terms d/dt log p_t(x_i | z) of the conditional time score, in
         nats per unit of t: (B, *)."""
         _, delta = self.endpoints(sample)
         v = self.variance(sample.t)
@@ -108,12 +108,12 @@ class GaussianPath(ABC):
         return -sample.eps / expand_like(self.variance(sample.t).sqrt(), sample.eps)
 
     def score_skip(self, t: Tensor) -> Tensor:
-        """Return a_t of the parametrisation score = a_t x + b_t h, with h the output of a Stein
-        head."""
+        """Return a_t of the parametrisation score = a_t x + b_t h, where h is the output of a
+        Stein head."""
         return torch.zeros_like(t)
 
     def score_gain(self, t: Tensor) -> Tensor:
-        """Return b_t of that parametrisation, which gives h a variance near 1."""
+        """Return b_t of score = a_t x + b_t h, which gives h a variance near 1."""
         return -self.variance(t).rsqrt()
 
     def time_score_variance(self, t: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class GaussianPath(ABC):
     def arc_length(self, t: Tensor) -> Tensor:
         """Return the Fisher-Rao arc length per dimension from t = 1/2, for t < 1: (B,) -> (B,).
 
-        The default integrates by 128 Gauss-Legendre nodes in u = logit(t), where the rate is
+        The default integrates with 128 Gauss-Legendre nodes in u = logit(t), where the rate is
         smooth at both ends. It replaces t = 0 by 2e-16.
         """
         u = torch.logit(t).clamp_min(-_MAX_LOGIT)[..., None]
@@ -151,7 +151,7 @@ def invert(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
 
     Args:
         function: increasing, (B,) -> (B,).
-        values: (B,). A value outside the range of the function gives the time next to 0 or 1.
+        values: (B,). Values outside the range of the function give the time closest to 0 or 1.
     """
     from scipy.optimize.elementwise import find_root  # takes half a second to import
 
@@ -167,9 +167,9 @@ def invert(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
 
 
 class Schedule(NamedTuple):
-    """An increasing function ``tau`` of time on a path, (path, times (B,)) -> (B,) float64. Steps
-    of a probability flow and temperatures of annealed chains, the times t of the p_t that they
-    visit, are evenly spaced in it."""
+    """Increasing function ``tau`` of time on a path, (path, times (B,)) -> (B,) float64. The steps
+    of a probability flow and the temperatures (times) of annealed chains are evenly spaced in
+    it."""
 
     tau: Callable[[GaussianPath, Tensor], Tensor]
 
@@ -178,8 +178,8 @@ class Schedule(NamedTuple):
         return derivative(partial(self.tau, path), t)
 
     def times(self, path: GaussianPath, start: float, end: float, num_steps: int) -> Tensor:
-        """Return the times (num_steps + 1,) float64 from ``start`` to ``end``, both included, at
-        which tau must be finite.
+        """Return times (num_steps + 1,) float64 from ``start`` to ``end``, both included, where
+        tau must be finite.
 
         >>> from ebm_app.paths import LinearVPPath
         >>> SCHEDULES["linear"].times(LinearVPPath(), 0.0, 1.0, 4).round(decimals=12).tolist()
@@ -194,7 +194,7 @@ class Schedule(NamedTuple):
 
 #: Fisher-Rao arc length: time score and Stein score are smooth in it at both ends
 ARC_LENGTH = Schedule(lambda path, t: path.arc_length(t))
-#: Puts more steps at the noise levels where the content of an image is decided
+#: Puts more steps at the noise levels that determine the content of an image
 LOG_SNR = Schedule(lambda path, t: path.log_snr(t))
 #: Evenly spaced in t, as in the paper (appendix F.6)
 LINEAR = Schedule(lambda path, t: t)

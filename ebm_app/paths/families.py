@@ -1,5 +1,5 @@
-"""The paths that a user selects by name: variance-preserving paths from N(0, I), and the
-Schrodinger bridge between any two densities."""
+"""Path families: variance-preserving paths from N(0, I), and the Schrodinger bridge between any
+two densities."""
 
 import math
 
@@ -12,7 +12,7 @@ from ebm_app.utils.fields import NonNegative, check_argument
 
 
 def arc_length_integral(s: Tensor, one_minus_s2: Tensor, k: float) -> Tensor:
-    r"""Integral of sqrt(k + (2 - k) r^2) / (1 - r^2) over r from 0 to ``s``, for k > 0.
+    r"""Return the integral of sqrt(k + (2 - k) r^2) / (1 - r^2) for r from 0 to ``s``, k > 0.
 
     The closed form is sqrt(2) asinh(sqrt(2) s / sqrt(k (1 - s^2))) - sqrt(2 - k)
     asinh(s sqrt((2 - k) / k)), or its analytic continuation for k > 2. ``one_minus_s2`` is a
@@ -36,7 +36,7 @@ class VariancePreservingPath(OneSidedPath):
 
 
 class LinearVPPath(VariancePreservingPath):
-    """alpha_t = t, v_t = 1 - t^2, which starts at the reference exactly."""
+    """Path with alpha_t = t and v_t = 1 - t^2, which starts exactly at the reference."""
 
     def alpha(self, t: Tensor) -> Tensor:
         return t
@@ -102,7 +102,7 @@ class SchrodingerBridgePath(GaussianPath):
     for any p0 and p1.
 
     Args:
-        sigma: scale of the noise. With 0, points can be drawn but no conditional quantity exists.
+        sigma: scale of the noise. With 0, points can be drawn but no conditional score exists.
         c: E||x1 - x0||^2 / D.
     """
 

@@ -64,13 +64,14 @@ class OneSidedPath(GaussianPath):
         return self.c * self.alpha(t).square() + self.variance(t)
 
     def score_skip(self, t: Tensor) -> Tensor:
-        """Return -1/m. The head then learns the residual over the score -x/m of Gaussian data of
-        variance c, which vanishes at t = 0 (as the preconditioning of Karras et al. 2022,
+        """Return -1/m, so that the head learns the difference from the score -x/m of Gaussian data
+        with variance c, which vanishes at t = 0 (like the preconditioning of Karras et al. 2022,
         arXiv:2206.00364)."""
         return -1 / self.marginal_variance(t)
 
     def score_gain(self, t: Tensor) -> Tensor:
-        """Return sqrt(c) alpha / sqrt(v m), the standard deviation of that residual."""
+        """Return sqrt(c) alpha / sqrt(v m), the standard deviation of the difference in
+        ``score_skip``."""
         m = self.marginal_variance(t)
         return math.sqrt(self.c) * self.alpha(t) / (self.variance(t) * m).sqrt()
 
@@ -82,13 +83,16 @@ class OneSidedPath(GaussianPath):
         return self.c * alpha / self.marginal_variance(t) * rate
 
     def noise_variance_gain(self, t: Tensor) -> Tensor:
-        """Return c alpha^2 / m, the factor of that posterior variance in Var[eps | x_t]."""
+        """Return c alpha^2 / m, the factor of the same posterior variance in Var[eps | x_t]."""
         return self.c * self.alpha(t).square() / self.marginal_variance(t)
 
 
 def require_one_sided(path: GaussianPath) -> OneSidedPath:
-    """Return ``path`` if it starts from N(0, I); otherwise raise a UserError, since its reference
-    density is unknown."""
+    """Return ``path`` if it starts from N(0, I).
+
+    Raises:
+        UserError: otherwise, because its reference density is unknown.
+    """
     if isinstance(path, OneSidedPath):
         return path
     raise UserError(

@@ -1,4 +1,4 @@
-r"""The probability-flow ODE dx/dt = u_t(x): started from p_0, its solution has the marginals p_t.
+r"""The probability-flow ODE dx/dt = u_t(x), whose solution started from p_0 has the marginals p_t.
 
 It is integrated over tau(t) of a schedule, such as the arc length of the path, in which it is
 smooth at both ends. The log-determinant is integrated along with it,
@@ -28,20 +28,20 @@ from ebm_app.utils.random import draws_by_point
 from ebm_app.utils.tensors import leaves
 
 Score = Callable[[Tensor, float], Tensor]
-#: (index among the evenly spaced times of a step, state there) -> d state / d tau
+#: (index of an evenly spaced time within a step, state at that time) -> d state / d tau
 Rate = Callable[[int, Tensor], Tensor]
 
 
 def heun_step(rate: Rate, y: Tensor, h: float) -> Tensor:
-    """Return the state after a step h of Heun's method, of second order."""
+    """Return the state after a step h of Heun's method (second order)."""
     first = rate(0, y)
     second = rate(1, y + h * first)
     return y + h / 2 * (first + second)
 
 
 def rk4_step(rate: Rate, y: Tensor, h: float) -> Tensor:
-    """Return the state after a step h of Kutta's 3/8 rule, of fourth order (Hairer, Norsett,
-    Wanner, Solving Ordinary Differential Equations I, section II.1)."""
+    """Return the state after a step h of Kutta's 3/8 rule (fourth order; Hairer, Norsett, Wanner,
+    Solving Ordinary Differential Equations I, section II.1)."""
     first = rate(0, y)
     second = rate(1, y + h * first * (1 / 3))
     third = rate(2, y + h * (second - first * (1 / 3)))
@@ -149,7 +149,7 @@ def solve_flow(
         own = times[k * intervals : (k + 1) * intervals + 1]
         state = step(lambda index, y, own=own: rate_at(own[index], y), state, h)
         yield FlowState(point(state), k + 1, nfe, state[:, size:].T)
-    if not state.isfinite().all():  # checked once, because a GPU would wait at every check
+    if not state.isfinite().all():  # only once, because each check synchronises with the GPU
         raise NumericalError(
             f"The probability flow from t = {ends[0]} to {ends[1]} is not finite. Check that the "
             "training of the model converged and that the settings are in range."
