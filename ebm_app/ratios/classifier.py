@@ -25,23 +25,23 @@ from ebm_app.utils.tensors import standard_error
 #: Rows of each sample in a training step; peak learning rate and weight decay of AdamW
 BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY = 256, 5e-3, 0.1
 WIDTH = 64
-#: Decay of the moving average of the weights, which is validated
+#: Decay of the moving average of the weights that is validated
 DECAY = 0.98
 #: Steps between validations, and steps without improvement before training stops
 CHECK_EVERY, PATIENCE = 50, 200
-#: Weights of the diagonal in the covariance of each Gaussian, to select from
+#: Candidate weights of the diagonal in the covariance of each Gaussian
 SHRINKAGES = (0.01, 0.1, 0.3, 0.6, 1.0)
-#: Max axes whose standardised coordinates are inputs of the network
+#: Max number of axes whose standardised coordinates are inputs of the network
 MAX_AXES = 8
 
 
 class GaussianRatio(NamedTuple):
     """Log ratio of two Gaussians along the axes where they differ most.
 
-    In the coordinates u = (x - centre) V both covariances are diagonal, with mean I. ``means`` and
-    ``variances`` (2, D) are those of the two samples in these coordinates. Axes are sorted by the
-    KL divergence along them, the largest first. The ratio is the sum over the first ``num_axes``
-    axes, times ``scale``. All tensors are float64.
+    In the coordinates u = (x - centre) V both covariances are diagonal and average to I. ``means``
+    and ``variances`` (2, D) are those of the two samples in these coordinates. Axes are sorted by
+    decreasing KL divergence along them. The ratio is the sum over the first ``num_axes`` axes,
+    times ``scale``. All tensors are float64.
     """
 
     centre: Tensor
@@ -92,17 +92,17 @@ class GaussianRatio(NamedTuple):
         return min(candidates, key=lambda candidate: candidate[0])[1]
 
     def coordinates(self, x: Tensor) -> Tensor:
-        """Coordinates u of points x: (N, D) -> (N, D), float64."""
+        """Return the coordinates u of points x: (N, D) -> (N, D), float64."""
         return (x.double() - self.centre) @ self.axes
 
     def along_axes(self, x: Tensor) -> Tensor:
-        """Log ratio along each axis, in nats: (N, D) -> (N, D), float64."""
+        """Return the log ratio along each axis, in nats: (N, D) -> (N, D), float64."""
         (m0, m1), (v0, v1) = self.means, self.variances
         u = self.coordinates(x)
         return ((u - m0).square() / v0 - (u - m1).square() / v1 + (v0 / v1).log()) / 2
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Log ratio in nats: (N, D) -> (N,), float64."""
+        """Return the log ratio in nats: (N, D) -> (N,), float64."""
         return self.scale * self.along_axes(x)[:, : self.num_axes].sum(1)
 
 
@@ -114,8 +114,8 @@ class NetworkRatio(NamedTuple):
     blocks: Sequence[slice]
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Inputs of the network, float32: rows x (N, D), the mean square of every block of
-        columns, and the coordinates along the first axes, standardised by p_1."""
+        """Return the inputs of the network, float32: rows x (N, D), the mean square of every block
+        of columns, and the coordinates along the first axes, standardised by p_1."""
         squares = [x[:, block].square().mean(1, keepdim=True) - 1 for block in self.blocks]
         base = self.base
         along = (base.coordinates(x) - base.means[1]) / base.variances[1].sqrt()
@@ -123,7 +123,7 @@ class NetworkRatio(NamedTuple):
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Log ratio in nats: (N, D) -> (N,), float64."""
+        """Return the log ratio in nats: (N, D) -> (N,), float64."""
         return self.base(x) + self.network(self.inputs(x))[:, 0].double()
 
 
@@ -137,9 +137,9 @@ def classify(
     """Learn log p_1 / p_0 from standardised samples of p_0 and p_1, each (N, D).
 
     Args:
-        train: samples of p_0 and p_1 to train on. validation: samples that select the Gaussians
-            and the training step. The network is used if it reduces the loss of the Gaussians by
-            more than a standard error.
+        train: samples of p_0 and p_1 to train on.
+        validation: samples that select the Gaussians and the training step. The network is used
+            if it reduces the loss of the Gaussians by more than a standard error.
         generator: source of the batches and of the initial weights.
         num_steps: max training steps.
         blocks: groups of columns whose mean square is an input of the network.
@@ -155,20 +155,20 @@ def classify(
     nn.init.zeros_(last.bias)
     ratio = NetworkRatio(base, network, blocks)
     batches, held_out = (
-        [(ratio.inputs(x), base(x)) for x in part] for part in (train, validation)
+        [(ratio.inputs(x), base(x)) for x in rows] for rows in (train, validation)
     )
-    batches = [(part, offset.float()) for part, offset in batches]
+    batches = [(inputs, offset.float()) for inputs, offset in batches]
     start = logistic_losses(*(offset for _, offset in held_out))
 
     def loss_of_step(_: int) -> Tensor:
         logits = []
-        for part, offset in batches:
-            rows = torch.randint(len(part), (BATCH_SIZE,), generator=generator)
-            logits.append(offset[rows] + network(part[rows])[:, 0])
-        return sum(part.mean() for part in logistic_losses(*logits))
+        for inputs, offset in batches:
+            rows = torch.randint(len(inputs), (BATCH_SIZE,), generator=generator)
+            logits.append(offset[rows] + network(inputs[rows])[:, 0])
+        return sum(losses.mean() for losses in logistic_losses(*logits))
 
     def validate(net: nn.Module) -> float:
-        losses = logistic_losses(*(offset + net(part)[:, 0] for part, offset in held_out))
+        losses = logistic_losses(*(offset + net(inputs)[:, 0] for inputs, offset in held_out))
         gains = [before - after for before, after in zip(start, losses, strict=True)]
         error = sum(standard_error(gain).square() for gain in gains).sqrt().item()
         return mean_loss(losses) if mean_loss(gains) > error else math.inf
@@ -181,10 +181,10 @@ def classify(
 
 
 def logistic_losses(logits0: Tensor, logits1: Tensor) -> tuple[Tensor, Tensor]:
-    """Logistic losses of the rows of p_0 (N0,) and of p_1 (N1,), in nats."""
+    """Return the logistic losses of the rows of p_0 (N0,) and of p_1 (N1,), in nats."""
     return functional.softplus(logits0), functional.softplus(-logits1)
 
 
 def mean_loss(losses: Sequence[Tensor]) -> float:
-    """Sum of the mean losses of both samples."""
+    """Return the sum of the mean losses of both samples."""
     return sum(part.mean().item() for part in losses)

@@ -3,11 +3,11 @@ r"""Held-out estimates of a log density ratio and of the KL divergence, with an 
     r(x) = log p_1(x) / p_0(x),   in nats.
 
 The rows of both samples are split into K folds. For each fold k, a ratio r_k is learned from K - 2
-of the others, and its settings are selected on fold k + 1. Evaluated on fold k,
+other folds, and its settings are selected on fold k + 1. On fold k it gives the bound
 
     KL(p_1 || p_0) >= E_{p_1} r - log E_{p_0} exp r        (Donsker-Varadhan),
 
-with equality for the exact ratio. At new rows, r is the mean over k of r_k.
+with equality for the exact ratio. For new rows, r is the mean over k of r_k.
 
 Source: Donsker and Varadhan 1983; Poole et al. 2019, arXiv:1905.06922, section 2.1.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 Ratio = Callable[[Tensor], Tensor]
 Samples = tuple[Tensor, Tensor]
-#: Standard errors on either side of an estimate, for 95 percent
+#: Half-width of a 95 percent interval, in standard errors
 HALF_WIDTH = 1.96
-#: Min effective number of rows of p_0 behind the normaliser; no bound is reported below it
+#: Min effective number of rows of p_0 in the normaliser; no bound is reported below it
 MIN_EFFECTIVE_ROWS = 30.0
 
 
@@ -41,8 +41,8 @@ Learner = Callable[[Samples, Samples, torch.Generator], tuple[Ratio, Ratio]]
 
 
 class Sample(NamedTuple):
-    """Rows of one density (N, D) float64, their folds (N,), and the numbers (N, U) of the U
-    independent observations that each row consists of."""
+    """Rows of one density (N, D) float64, their folds (N,), and the indices (N, U) of the U
+    independent observations in each row."""
 
     rows: Tensor
     fold: Tensor
@@ -50,11 +50,13 @@ class Sample(NamedTuple):
 
 
 class CrossFit:
-    """Train a learner for each fold by ``run``, then estimate by ``result``.
+    """Cross-fitting: ``run`` trains a learner for each fold, and ``result`` returns the estimate.
 
     Args:
-        p0, p1: samples of both densities. learn: the learner. num_folds: K, at least 3.
-        generator: passed to the learner.
+        p0, p1: samples of both densities.
+        learn: the learner.
+        num_folds: K, at least 3.
+        generator: source of randomness of the learner.
     """
 
     what = "KL(p_1 || p_0)"
@@ -81,11 +83,11 @@ class CrossFit:
             yield fold + 1
 
     def mean_ratio(self, x: Tensor) -> Tensor:
-        """Mean over folds of the log ratios at rows (n, D): (n,) float64, not normalised."""
+        """Return the mean log ratio over folds at rows (n, D): (n,) float64, not normalised."""
         return torch.stack([ratio(x) for ratio in self.ratios]).mean(0)
 
     def result(self) -> "Estimate":
-        """Train the remaining folds, and return the estimate."""
+        """Train the remaining folds and return the estimate."""
         for _ in self.run():
             pass
         r0, r1 = self.held_out
@@ -118,7 +120,8 @@ class CrossFit:
         return p0, p1
 
     def _error(self, influence0: Tensor, influence1: Tensor) -> float:
-        """Standard error of the sum of two means, from the influence of each row, of mean 0."""
+        """Return the standard error of the sum of two means, from the influence (mean 0) of each
+        row."""
         num_units = 1 + max(int(part.units.max()) for part in self.samples)
         total = torch.zeros(num_units, dtype=torch.float64)
         for part, influence in zip(self.samples, (influence0, influence1), strict=True):
@@ -128,7 +131,7 @@ class CrossFit:
 
 
 def donsker_varadhan(r0: Tensor, r1: Tensor) -> float:
-    """E_{p_1} r - log E_{p_0} exp r in nats, from log ratios (N0,) and (N1,).
+    """Return E_{p_1} r - log E_{p_0} exp r in nats, from log ratios (N0,) and (N1,).
 
     >>> donsker_varadhan(torch.zeros(3), torch.ones(2))
     1.0
@@ -141,20 +144,21 @@ class Estimate:
     """Estimate of a KL divergence in nats, such as a mutual information.
 
     Attributes:
-        value: Donsker-Varadhan bound on held-out rows, at least 0. stderr: its standard error,
-            from the influence of each observation.
+        value: Donsker-Varadhan bound on held-out rows, at least 0.
+        stderr: standard error of ``value``, from the influence of each observation.
         interval: 95 percent interval of the divergence. It begins 1.96 standard errors below the
-            smaller of ``value`` and ``mean_log_ratio``, and ends as far above the larger of
-            ``value`` and ``training_bound``. These three are None if the normaliser rests on fewer
-            than 30 effective rows, or the log ratio is constant.
-        mean_log_ratio: E_{p_1} r before normalisation. It is no bound, but less noisy than
+            smaller of ``value`` and ``mean_log_ratio``, and ends 1.96 standard errors above the
+            larger of ``value`` and ``training_bound``. ``value``, ``stderr`` and ``interval`` are
+            None if the normaliser has fewer than 30 effective rows or the log ratio is constant.
+        mean_log_ratio: E_{p_1} r before normalisation. It is not a bound, but less noisy than
             ``value``, whose error is mostly that of the normaliser.
-        training_bound: the bound on training rows by the last step of training, which overfitting
-            makes too large.
+        training_bound: bound on the training rows after the last training step; overfitting makes
+            it too large.
         normaliser: E_{p_0} exp r, which is 1 for the exact ratio, and its ``normaliser_stderr``.
-        effective_rows: effective number of rows of p_0 behind the normaliser.
-        log_ratio0, log_ratio1: r at the rows of both samples, each learned without the row, (N0,)
-            and (N1,) float64, not normalised. what: name of the divergence.
+        effective_rows: effective number of rows of p_0 in the normaliser.
+        log_ratio0, log_ratio1: out-of-fold r at the rows of both samples, (N0,) and (N1,) float64,
+            not normalised.
+        what: name of the divergence.
     """
 
     mean_log_ratio: float
@@ -171,11 +175,11 @@ class Estimate:
 
     @property
     def warnings(self) -> list[str]:
-        """Reasons to doubt the estimate, a sentence each."""
+        """Reasons to doubt the estimate, one sentence each."""
         if self.effective_rows < MIN_EFFECTIVE_ROWS:
             return [
-                f"The normaliser rests on {self.effective_rows:.1f} effective rows, fewer than "
-                f"{MIN_EFFECTIVE_ROWS:.0f}. No bound or interval is reported; give more rows."
+                f"The normaliser has {self.effective_rows:.1f} effective rows, fewer than "
+                f"{MIN_EFFECTIVE_ROWS:.0f}. No bound or interval is reported. Use more rows."
             ]
         if self.interval is None:
             return ["The learned log ratio is constant. No bound or interval is reported."]
@@ -183,24 +187,24 @@ class Estimate:
         if self.training_bound - (self.value or 0.0) > 2 * half:
             reasons.append(
                 f"The bound on training rows, {self.training_bound:.3f} nats, is far above the "
-                "bound on held-out rows. Give more rows or fewer columns."
+                "bound on held-out rows. Use more rows or fewer columns."
             )
         if abs(self.normaliser - 1) > max(3 * self.normaliser_stderr, 0.2):
             reasons.append(
-                f"The mean ratio over p_0 was {self.normaliser:.3f} instead of 1 before it was "
-                "normalised. Give more rows or train longer."
+                f"The mean ratio over p_0 was {self.normaliser:.3f} instead of 1 before "
+                "normalisation. Use more rows or train longer."
             )
         return reasons
 
     def figures(self) -> dict[str, Any]:
-        """Return the warnings and all numbers except those of single rows, for JSON."""
-        names = [part.name for part in fields(self) if part.repr and part.name != "what"]
+        """Return the warnings and all numbers except per-row values, for JSON."""
+        names = [item.name for item in fields(self) if item.repr and item.name != "what"]
         interval = self.interval and list(self.interval)
         numbers = {name: getattr(self, name) for name in names}
         return {**numbers, "interval": interval, "warnings": self.warnings}
 
     def summary(self) -> str:
-        """The estimate in words, warnings first."""
+        """Return the estimate as text, warnings first."""
         lines = [f"Warning: {warning}" for warning in self.warnings]
         if self.interval is not None:
             low, high = self.interval
@@ -212,7 +216,7 @@ class Estimate:
             f"Bound on training rows: {self.training_bound:.4f} nats",
             f"Mean log ratio without normaliser: {self.mean_log_ratio:.4f} nats",
             f"Mean ratio over p_0, 1 if exact: {self.normaliser:.4f} ± "
-            f"{self.normaliser_stderr:.4f}, of {self.effective_rows:.0f} effective rows",
+            f"{self.normaliser_stderr:.4f}, from {self.effective_rows:.0f} effective rows",
         ]
         return "\n".join(lines)
 
@@ -220,7 +224,7 @@ class Estimate:
         return self.summary()
 
     def plot(self) -> "Figure":
-        """Histogram of the held-out log ratios of both samples."""
+        """Plot histograms of the held-out log ratios of both samples."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(4.2, 3.0), dpi=130, layout="constrained")
@@ -236,10 +240,11 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RatioEstimate(Estimate):
-    """A log ratio that can be evaluated at new rows; see ``Estimate`` for the rest.
+    """``Estimate`` with a log ratio that can be evaluated at new rows.
 
     Attributes:
-        mean_ratio: rows (n, D) float64 -> log ratio before normalisation. columns: those of x0.
+        mean_ratio: rows (n, D) float64 -> log ratio before normalisation.
+        columns: columns of x0.
     """
 
     mean_ratio: Ratio = field(repr=False)
@@ -248,10 +253,10 @@ class RatioEstimate(Estimate):
     def log_ratio(self, x: Any) -> Tensor:
         """Return log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats.
 
-        The mean of the ratio over p_0 is normalised to 1, unless it rests on too few rows.
+        The mean of the ratio over p_0 is normalised to 1, unless it has too few effective rows.
 
         Raises:
-            UserError: if the rows have other columns, or missing or infinite values.
+            UserError: if the columns are not those of x0, or values are missing or infinite.
         """
         rows = as_columns(x, "x")
         check_columns(rows.columns, self.columns)

@@ -1,13 +1,13 @@
-r"""The paper's estimator of a log density ratio, on two samples of your own.
+r"""The paper's estimator of a log density ratio, from two samples.
 
 A Schrodinger bridge connects independent rows x_0 and x_1, and a network learns the time score of
 its marginals p_t by CTSM-v or CTSM. The log ratio is the integral
 
     log p_1(x) / p_0(x) = integral of d/dt log p_t(x) dt over [0, 1],   in nats.
 
-The network learns the difference to the time score of a bridge between two Gaussians, which are
-fitted to the samples. In coordinates in which both covariances are diagonal, with mean 1
-(``GaussianRatio``), this is
+The network learns the difference from the time score of a bridge between two Gaussians, which are
+fitted to the samples. In coordinates in which both covariances are diagonal and average to I
+(``GaussianRatio``), that time score is
 
     (u'/2u) (z^2 - 1) + mu' z / sqrt(u),   z = (x - mu) / sqrt(u),
 
@@ -43,9 +43,9 @@ SIGMA = math.sqrt(2)
 EPS = 1e-3
 #: Width of the network, pairs of rows in a training step, and peak learning rate
 WIDTH, BATCH_SIZE, LEARNING_RATE = 128, 1024, 5e-3
-#: Decay of the moving average of the weights, which is validated
+#: Decay of the moving average of the weights that is validated
 DECAY = 0.998
-#: Draws of the path at held-out rows in a validation
+#: Draws of the path at held-out rows per validation
 NUM_VALIDATION = 4096
 #: Steps between validations
 CHECK_EVERY = 100
@@ -54,10 +54,10 @@ CHECK_EVERY = 100
 class CTSMRatio:
     """Log ratio of the densities of two samples, by CTSM-v or CTSM.
 
-    Slower than ``log_density_ratio``, and usable where the samples hardly overlap.
+    Slower than ``log_density_ratio``, but usable when the samples hardly overlap.
 
     Args:
-        objective: "ctsm_v" (a regression per dimension) or "ctsm" (of their sum).
+        objective: "ctsm_v" (a regression per dimension) or "ctsm" (a regression of the sum).
         num_folds: number of networks; each is trained without one fold of the rows.
         steps: training steps of each network.
         random_state: seed of folds, weights and batches.
@@ -85,14 +85,14 @@ class CTSMRatio:
         self.num_folds, self.random_state = num_folds, random_state
 
     def fit(self, x0: Any, x1: Any) -> Self:
-        """Train on rows of p_0 (N0, D) and of p_1 (N1, D); errors as of ``log_density_ratio``."""
+        """Train on rows of p_0 (N0, D) and p_1 (N1, D). Raises as ``log_density_ratio``."""
         learn = partial(train, objective=self.objective, num_steps=self.steps)
         fit = RatioFit(x0, x1, learn, self.num_folds, self.random_state)
         self.estimate_: RatioEstimate = fit.result()
         return self
 
     def log_ratio(self, x: Any) -> Tensor:
-        """log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats."""
+        """Return log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats."""
         return self.estimate_.log_ratio(x)
 
 
@@ -113,7 +113,7 @@ class BridgeTimeScore(nn.Module):
         nn.init.zeros_(last.bias)
 
     def forward(self, u: Tensor, t: Tensor) -> Tensor:
-        """u (B, D), t (B,) float32 -> (B, D) or (B, 1), in nats per unit of t."""
+        """Return the time score (B, D) or (B, 1) in nats per unit of t, at u (B, D), t (B,)."""
         (m0, m1), (v0, v1) = self.means, self.variances
         time = t[:, None]
         variance = (1 - time) ** 2 * v0 + time**2 * v1 + SIGMA**2 * time * (1 - time)
@@ -135,9 +135,10 @@ def train(
     """Train the time score of a bridge from a sample of p_0 to one of p_1, each (N, D).
 
     Args:
-        validation: rows of both on which the Gaussians and the training step are selected.
+        validation: samples that select the Gaussians and the training step.
         generator: source of the initial weights, pairs, times and noise.
-        objective: key of ``OBJECTIVES``. num_steps: training steps.
+        objective: key of ``OBJECTIVES``.
+        num_steps: training steps.
     """
     base = GaussianRatio.select(samples, validation)
     u0, u1 = (base.coordinates(x).float() for x in samples)

@@ -5,8 +5,8 @@ r"""Mutual information of paired rows, in nats, with an interval.
 A classifier separates pairs (x_i, y_i) from pairs of different rows of the same fold. Columns are
 replaced by the normal scores of their ranks, which leaves I unchanged.
 
-Sources: Belghazi et al. 2018, arXiv:1801.04062; of the examples, Czyz et al. 2023,
-arXiv:2306.11078.
+Sources: Belghazi et al. 2018, arXiv:1801.04062; Czyz et al. 2023, arXiv:2306.11078, for the
+examples.
 """
 
 import math
@@ -26,7 +26,7 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, Steps, check_argument
 from ebm_app.utils.random import make_generator
 
-#: Pairs of different rows for each row
+#: Number of pairs with a different row for each row
 NUM_SHUFFLES = 12
 
 
@@ -38,7 +38,8 @@ def mutual_information(
     Args:
         x, y: arrays or data frames of numbers, (N, dx) and (N, dy), or (N,) for one column; row i
             of both is one draw of (X, Y).
-        num_folds: K, at least 3. steps: max training steps of each network.
+        num_folds: K, at least 3.
+        steps: max training steps of each network.
         random_state: seed of folds, weights and batches.
 
     >>> numbers = np.random.default_rng(0)
@@ -71,7 +72,7 @@ class InformationFit(CrossFit):
         x, y = as_columns(x, "x"), as_columns(y, "y")
         if len(x) != len(y):
             raise UserError(
-                f"x has {len(x)} rows and y has {len(y)}. Give one row of y for each row of x."
+                f"x has {len(x)} rows and y has {len(y)}. Pass one row of y for each row of x."
             )
         pairs, dim_x = pd.concat([x, y], axis=1), x.shape[1]
         fold, group = assign_folds(pairs, "x with y", num_folds, generator)
@@ -111,7 +112,7 @@ def normal_scores(x: np.ndarray) -> np.ndarray:
 def _different_rows(
     fold: Tensor, num_folds: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return row indices of pairs of different rows of a fold, up to ``NUM_SHUFFLES`` per row."""
+    """Return indices of pairs of different rows of a fold, up to ``NUM_SHUFFLES`` per row."""
     first, second = [], []
     for number in range(num_folds):
         rows = (fold == number).nonzero().flatten()
@@ -130,7 +131,7 @@ EXAMPLES: dict[str, tuple[float, float, int]] = {
 
 
 def draw_example(name: str, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw normal X and Y (N, d) float64, of which the first two columns X_i and Y_i correlate."""
+    """Draw normal X and Y (N, d) float64, whose first two columns X_i and Y_i are correlated."""
     _, rho, dim = EXAMPLES[name]
     x, y = (torch.randn(num, dim, generator=generator, dtype=torch.float64) for _ in "xy")
     y[:, :2] = rho * x[:, :2] + math.sqrt(1 - rho**2) * y[:, :2]

@@ -22,9 +22,9 @@ from ebm_app.utils.random import derive_seed, initial_weights
 EPS = 1e-5
 #: Distinct times in a batch of a ``GaussianNet``
 NUM_TIMES = 8
-#: Gauss-Legendre nodes in t rather than arc length: the marginal time score is regular at the
-#: ends, unlike the conditional one. On the paper's problems, mean squared errors differ by 1e-5
-#: of their value from those of the paper's adaptive solver (RK45, tolerance 1e-6)
+#: Gauss-Legendre nodes in t rather than arc length, since the marginal time score is regular at
+#: the ends, unlike the conditional one. On the paper's problems, mean squared errors are within a
+#: relative 1e-5 of those of the paper's adaptive solver (RK45, tolerance 1e-6)
 NUM_NODES = 24
 
 
@@ -32,7 +32,8 @@ class TimeScoreRatio(nn.Module):
     r"""log p_1/p_0 = integral over t of the time score (arXiv:2502.02300, eq. 3).
 
     Args:
-        model: the time score. objective: its training loss.
+        model: the time score.
+        objective: its training loss.
     """
 
     def __init__(self, model: TimeScoreModel, objective: Objective) -> None:
@@ -40,13 +41,13 @@ class TimeScoreRatio(nn.Module):
         self.model, self.objective = model, objective
 
     def loss(self, x0: Tensor, x1: Tensor, noise: Tensor, times: TimeSample) -> Tensor:
-        """Loss per example (B,) at draws of p_0, p_1 and N(0, I), (B, D) each."""
+        """Return the loss per example (B,) at draws of p_0, p_1 and N(0, I), (B, D) each."""
         path = self.model.path
         return self.objective(self.model, path, path.sample(x0, x1, times.t, noise), times.weight)
 
     @torch.no_grad()
     def log_ratio(self, x: Tensor) -> Tensor:
-        """log p_1/p_0 at the points x (N, D): (N,) float64, in nats."""
+        """Return log p_1/p_0 at points x (N, D): (N,) float64, in nats."""
         rule = rule_on(NUM_NODES, *self.model.interval)
         return sum(
             weight.item() * self.model.time_score(x, t.to(x.device).expand(len(x))).double()
@@ -67,7 +68,7 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], out_dim))
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        """x (B, D), t (B,) in the dtype of x -> (B, out)."""
+        """Return the output (B, out) at x (B, D) and t (B,), in the dtype of x."""
         return self.layers(torch.cat([x, t[:, None]], dim=1))
 
 
@@ -91,17 +92,17 @@ class GaussianNet(nn.Module):
         self.weight = nn.Parameter(torch.zeros(dim, dim))
 
     def covariance(self) -> Tensor:
-        """Sigma = I + S, (D, D)."""
+        """Return Sigma = I + S, (D, D)."""
         return torch.eye(len(self.weight)).to(self.weight) + (self.weight + self.weight.mT) / 2
 
     @torch.no_grad()
     def mutual_information(self) -> float:
-        """-1/2 log det Sigma in nats, the mutual information of two sides with marginals N(0, I);
-        NaN if Sigma is not positive definite."""
+        """Return -1/2 log det Sigma in nats, the mutual information of two halves with marginals
+        N(0, I); NaN if Sigma is not positive definite."""
         return -0.5 * self.covariance().double().logdet().item()
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        """Terms (B, D) at x (B, D), t (B,)."""
+        """Return the terms (B, D) at x (B, D) and t (B,)."""
         times = len(t.detach().unique_consecutive())
         identity = torch.eye(len(self.weight)).to(x)
         s = self.covariance() - identity
@@ -114,12 +115,13 @@ class GaussianNet(nn.Module):
 
 @dataclass(frozen=True)
 class TimeScores:
-    """Row of a table: a network whose output is the time score (TSM, CTSM, CTSM-v).
+    """Method of a table row: a network whose output is the time score (TSM, CTSM, CTSM-v).
 
     Args:
         sigma: noise of the Schrodinger bridge between the densities; None for the
             variance-preserving path from p_0 = N(0, I).
-        objective: a key of ``OBJECTIVES``. weighting: a key of ``WEIGHTINGS``.
+        objective: a key of ``OBJECTIVES``.
+        weighting: a key of ``WEIGHTINGS``.
         moment: the constant c of ``inverse_variance``: "data" (Time 0) or "one" (Time 1).
         is_matrix: whether the network is a ``GaussianNet``, for N(0, I) -> N(0, Sigma). A batch
             then has few distinct times, because each needs a matrix inverse.
@@ -144,7 +146,7 @@ class TimeScores:
         return UniformTime(self.path, EPS)
 
     def build(self, pair: DensityPair, seed: int, device: str) -> TimeScoreRatio:
-        """Untrained estimator; its initial weights depend only on the seed."""
+        """Return an untrained estimator, whose initial weights depend only on the seed."""
         path, dim = self.path, pair.dim
         with initial_weights(derive_seed(seed, 4)):
             num_outputs = dim if self.objective == "ctsm_v" else 1
@@ -159,7 +161,7 @@ class TimeScores:
 
 
 def methods_of(sigma: float | None) -> dict[str, TimeScores]:
-    """Every objective with every weighting on one path, by the names of the paper's tables."""
+    """Return every objective with every weighting on one path, by its name in the paper."""
     weightings = {
         "uniform": {"weighting": "uniform"},
         "stein": {"weighting": "stein_score"},

@@ -46,7 +46,7 @@ class GaussianMixture:
         return self.log_weight.exp() @ self.means
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
-        """Independent draws (N, D), in torch's default dtype on the generator's device."""
+        """Return independent draws (N, D), in torch's default dtype on the generator's device."""
         options = {"generator": generator, "device": generator.device}
         ends = self.log_weight.exp().cumsum(0)[:-1].to(generator.device)
         mode = torch.searchsorted(ends, torch.rand(num, dtype=ends.dtype, **options))
@@ -54,7 +54,7 @@ class GaussianMixture:
         return self.means.to(noise)[mode] + self.variances.sqrt().to(noise)[mode] * noise
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log p(x) in nats: (N, D) -> (N,), float64."""
+        """Return log p(x) in nats: (N, D) -> (N,), float64."""
         weight, means, std = (
             tensor.to(x.device) for tensor in (self.log_weight, self.means, self.variances.sqrt())
         )
@@ -66,12 +66,12 @@ class GaussianMixture:
 class BlockGaussian:
     r"""N(0, Sigma) in D dimensions, Sigma block-diagonal with D/2 blocks [[1, rho], [rho, 1]].
 
-    X is the even coordinates of z and Y the odd ones. Both are standard normal, so that
+    X are the even coordinates of z and Y the odd ones. Both are standard normal, so that
     p(x) p(y) = N(0, I), and the mutual information is
 
         I = -1/2 log det Sigma = -D/4 log(1 - rho^2) = D/4,   rho = sqrt(1 - exp(-1)) = 0.795.
 
-    The paper's text rounds rho to 0.8, for which I would be 0.2554 D. Methods are those of
+    The paper's text rounds rho to 0.8, for which I would be 0.2554 D. The methods are those of
     ``GaussianMixture``.
     """
 
@@ -86,8 +86,8 @@ class BlockGaussian:
         return torch.stack([x, y], 2).flatten(1).to(torch.get_default_dtype())
 
     def log_density(self, x: Tensor) -> Tensor:
-        r"""log N(z; 0, I) + D/4 - sum_i (rho^2 (x_i^2 + y_i^2) - 2 rho x_i y_i) / 2 (1 - rho^2),
-        over the pairs i."""
+        r"""Return log N(z; 0, I) + D/4 - sum_i (rho^2 (x_i^2 + y_i^2) - 2 rho x_i y_i)
+        / 2 (1 - rho^2), summed over the pairs i."""
         x, y = x[:, 0::2].double(), x[:, 1::2].double()
         squares = self.rho**2 * (x.square() + y.square()) - 2 * self.rho * x * y
         alone = (standard_normal_log_density(x) + standard_normal_log_density(y)).sum(1)
@@ -107,11 +107,11 @@ class DensityPair:
         return self.p0.dim
 
     def log_ratio(self, x: Tensor) -> Tensor:
-        """log p1(x)/p0(x) in nats: (N, D) -> (N,), float64."""
+        """Return log p1(x)/p0(x) in nats: (N, D) -> (N,), float64."""
         return self.p1.log_density(x) - self.p0.log_density(x)
 
     def bridge_moment(self) -> float:
-        """E||x1 - x0||^2 / D for independent x0 and x1: the constant c of a path between them."""
+        """Return E||x1 - x0||^2 / D for independent x0 and x1, the constant c of a path."""
         product = (self.p0.mean @ self.p1.mean).item() / self.dim
         return self.p0.second_moment + self.p1.second_moment - 2 * product
 
@@ -121,8 +121,8 @@ def mixture(
     std: float | Tensor,
     weights: Sequence[float] | None = None,
 ) -> GaussianMixture:
-    """sum_j w_j N(m_j, diag(s_j^2)): ``means`` (J, D), ``std`` s that broadcasts to (J, D), and
-    ``weights`` (J,), equal by default.
+    """Return sum_j w_j N(m_j, diag(s_j^2)), with ``means`` (J, D), ``std`` s that broadcasts to
+    (J, D), and ``weights`` (J,), equal by default.
 
     >>> mixture([[0.0, 1.0], [0.0, 3.0]], 0.5).mean
     tensor([0., 2.], dtype=torch.float64)
@@ -139,7 +139,7 @@ def standard_normal(dim: int) -> GaussianMixture:
 
 
 def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
-    """p0 = N(0, I) and p1 = N(shift 1, I), which have little overlap.
+    """Return p0 = N(0, I) and p1 = N(shift 1, I), which have little overlap.
 
     The log ratio is shift sum_i x_i - D shift^2 / 2, and KL(p1 || p0) = D shift^2 / 2 nats.
     """
@@ -147,8 +147,8 @@ def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
 
 
 def mixture_pair(k: float, dim: int = 20) -> DensityPair:
-    """Two modes each: those of p0 have entries 2 -+ k sigma / 2, those of p1 -2 -+ k sigma / 2,
-    and sigma = sqrt(4 / (4 + k^2)) gives every coordinate variance 1."""
+    """Return two mixtures of two modes. The modes of p0 have entries 2 -+ k sigma / 2, those of p1
+    -2 -+ k sigma / 2, and sigma = sqrt(4 / (4 + k^2)) gives every coordinate variance 1."""
     sigma = 2 / math.hypot(2, k)
     half = k * sigma / 2
     ends = [(m - half, m + half) for m in (2.0, -2.0)]
@@ -156,6 +156,6 @@ def mixture_pair(k: float, dim: int = 20) -> DensityPair:
 
 
 def information_pair(dim: int) -> DensityPair:
-    """p(x) p(y) = N(0, I) and p(x, y), a ``BlockGaussian``: the mean log ratio over p1 is the
-    mutual information, D/4 nats."""
+    """Return p0 = p(x) p(y) = N(0, I) and p1 = p(x, y), a ``BlockGaussian``. The mean log ratio
+    over p1 is the mutual information, D/4 nats."""
     return DensityPair(standard_normal(dim), BlockGaussian(dim))

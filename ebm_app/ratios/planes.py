@@ -1,4 +1,4 @@
-r"""Densities p_t of a two-dimensional problem on a grid: from draws and as learned,
+r"""Densities p_t of a two-dimensional problem on a grid: a histogram of draws, and the learned
 
 log p_t(x) = log p_0(x) + integral from 0 to t of the learned time score at x,   in nats.
 """
@@ -14,7 +14,7 @@ from ebm_app.ratios.pairs import DensityPair
 from ebm_app.utils.quadrature import rule_on
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: Cells of a grid per axis, and draws of each density in the histogram
+#: Grid cells per axis, and draws of each density in the histogram
 SIDE, NUM_DRAWS = 40, 40_000
 #: Nodes of the integral between two of ``TIMES``
 NODES_PER_INTERVAL = 4

@@ -1,7 +1,7 @@
 r"""Problems of the paper's tables, and training of an estimator by the paper's protocol.
 
-Adam takes new draws at every step. Every ``eval_every`` steps the estimator is evaluated, and the
-best weights are kept. The learning rate follows a cosine to zero and changes at the evaluations.
+Every step of Adam uses new draws. Every ``eval_every`` steps the estimator is evaluated, and the
+best weights are kept. The learning rate follows a cosine to zero and changes at evaluations.
 
 Source: arXiv:2502.02300, section 6 and appendices E and F.
 """
@@ -31,15 +31,17 @@ from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.fitting import fit
 from ebm_app.utils.random import make_generator
 
-#: Streams of random numbers
+#: Random number streams
 TRAIN, VALIDATION, TEST = range(3)
 
 
 class EvaluationPoints:
-    """Points of 1/2 p_0 + 1/2 p_1.
+    """Points drawn from the mixture (p_0 + p_1) / 2.
 
     Args:
-        pair: the densities. num: number of points. generator: source of the draws.
+        pair: the densities.
+        num: number of points.
+        generator: source of the draws.
 
     Attributes:
         truth: log ratios (N,) at the points x (N, D), in nats.
@@ -52,8 +54,8 @@ class EvaluationPoints:
         self.truth = pair.log_ratio(self.x)
 
     def metrics(self, log_ratio: Tensor) -> dict[str, float]:
-        """Metrics of estimates (N,): "error", the mean squared error in nats^2, and "divergence",
-        the mean over p_1, an estimate of KL(p_1 || p_0) in nats."""
+        """Return metrics of estimates (N,): "error", the mean squared error in nats^2, and
+        "divergence", the mean over p_1, an estimate of KL(p_1 || p_0) in nats."""
         error = (log_ratio - self.truth).square().mean()
         return {"error": error.item(), "divergence": log_ratio[-self.num1 :].mean().item()}
 
@@ -71,13 +73,16 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """A pair of densities to learn the log ratio of.
+    """Pair of densities whose log ratio is learned.
 
     Args:
-        pair: the densities. methods: methods by name. learning_rates: rates to try.
-        iterations: training steps. batch_size: draws of each density in a step.
+        pair: the densities.
+        methods: methods by name.
+        learning_rates: rates to try.
+        iterations: training steps.
+        batch_size: draws of each density per step.
         eval_every: steps between evaluations and between changes of the learning rate.
-        kl_divergence: KL(p_1 || p_0) in nats, if tables compare it.
+        kl_divergence: KL(p_1 || p_0) in nats, for tables that report it.
     """
 
     pair: DensityPair
@@ -103,12 +108,13 @@ def train(
     points: EvaluationPoints,
     device: str = "cpu",
 ) -> Iterator[Evaluation]:
-    """Train an estimator; yields an evaluation before the first step, every ``eval_every`` steps
-    and after the last.
+    """Train an estimator. Yield an evaluation before the first step, every ``eval_every`` steps
+    and after the last step.
 
     Args:
-        seed: seed of initial weights and draws. lr: learning rate of Adam.
-        points: validation points, on which the best weights have the smallest error.
+        seed: seed of initial weights and draws.
+        lr: learning rate of Adam.
+        points: validation points that select the best weights.
 
     Raises:
         NumericalError: if a loss is not finite.
@@ -139,8 +145,8 @@ def train(
 def train_and_test(
     problem: Problem, method: str, seed: int, lr: float, num_points: int, device: str
 ) -> dict[str, Any]:
-    """Train once. Return the smallest ``validation_error`` and, as ``test``, the metrics of those
-    weights on test points: those of ``EvaluationPoints``, and ``matrix`` for a ``GaussianNet``."""
+    """Train once. Return the smallest ``validation_error``, and the metrics of the best weights on
+    ``test`` points, with the mutual information ``matrix`` of a ``GaussianNet``."""
     validation, test = (
         EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
@@ -188,7 +194,7 @@ TOY_PROBLEMS: dict[str, Problem] = {
     },
 }
 
-#: A tenth of the paper's iterations, at most 10,000, and its batch size
+#: A tenth of the paper's iterations (at most 10,000), with the paper's batch sizes
 INFORMATION_PROBLEMS: dict[str, Problem] = {
     f"mi_d{dim}": Problem(
         information_pair(dim),

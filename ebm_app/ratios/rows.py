@@ -1,4 +1,4 @@
-"""Rows of a user's data as data frames of real numbers, from arrays and files.
+"""Conversion of arrays and files to data frames of real numbers.
 
 No file is unpickled.
 """
@@ -29,17 +29,17 @@ TABLES = {".csv", ".tsv", ".txt", ".parquet"}
 NumFolds = Annotated[Int, Ge(3), Le(100)]
 #: Min distinct rows of each fold
 ROWS_PER_FOLD = 5
-#: Max range of a column, and inverse of its min range. Squares overflow outside of these.
+#: Max range of a column, and inverse of its min range; squares overflow beyond
 LARGEST_RANGE = 1e100
 
 
 def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
     """Read rows (N, d) of numbers from a file, as float64.
 
-    A .npy file holds the rows, and an .npz file the array that ``columns`` names. Otherwise
-    ``columns``, by default all, are those of a .parquet file or of a text table in UTF-8 with a
-    header, .csv, .tsv or .txt, also compressed (.gz). Cells are separated by commas, semicolons or
-    tabs; decimal commas are read where no commas separate cells. Other columns may hold text.
+    A .npy file holds the rows. In an .npz file, ``columns`` names one array. In a .parquet file or
+    a text table (.csv, .tsv or .txt in UTF-8 with a header, also compressed as .gz), ``columns``
+    selects columns, by default all; others may hold text. Cells are separated by commas,
+    semicolons or tabs. Decimal commas are supported unless commas separate cells.
 
     Raises:
         UserError: if the file is missing, damaged or of another format, a column is missing, or a
@@ -50,12 +50,12 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
     is_packed = path.suffix.lower() == ".gz"
     is_table = (path.with_suffix("") if is_packed else path).suffix.lower() in TABLES
     try:
-        # a memory map allocates nothing for a shape that the file does not hold
+        # a memory map does not allocate a shape that exceeds the file
         rows = _read_table(path) if is_table else np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy raises a dozen exception types for a damaged header
         form = "a text table in UTF-8" if is_table else "an .npy file, with numpy.save"
         reason = shorten(error) or type(error).__name__
-        if "pickle" in reason:  # numpy advises to trust the file
+        if "pickle" in reason:  # numpy suggests allow_pickle, which can run code
             reason = "it holds Python objects"
         raise UserError(f"Cannot read '{path}' ({reason}). Save it as {form}.") from error
     if isinstance(rows, np.ndarray):
@@ -63,9 +63,9 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
     columns = columns or (list(rows) if is_table else ())
     kind = "columns" if is_table else "arrays"
     if not columns or not set(columns) <= set(rows) or (len(columns) > 1 and not is_table):
-        known, names = (shorten(", ".join(part)) or "none" for part in (rows, columns))
+        available, names = (shorten(", ".join(group)) or "none" for group in (rows, columns))
         number = "some" if is_table else "one"
-        raise UserError(f"'{path}' has the {kind} {known}, got {names}. Name {number} of them.")
+        raise UserError(f"Expected {number} of the {kind} {available} of '{path}', got {names}.")
     return as_columns(rows[list(columns)] if is_table else rows[columns[0]], f"'{path}'")
 
 
@@ -113,12 +113,12 @@ def as_columns(values: Any, what: str) -> "DataFrame":
             ) from None
         values.columns += 1
     if values.empty:
-        raise UserError(f"{what} has shape {values.shape}. Give at least one row and column.")
+        raise UserError(f"{what} needs at least one row and column, got shape {values.shape}.")
     for name, kind in values.dtypes.items():
         if getattr(kind, "kind", "O") not in "biuf":
             raise UserError(
-                f"Column '{name}' of {what} has type {kind}. Give real numbers; encode a class by "
-                "pandas.factorize(column)[0]."
+                f"Column '{name}' of {what} has type {kind}. Use real numbers; encode classes "
+                "with pandas.factorize(column)[0]."
             )
     numbers = values.to_numpy(np.float64, na_value=np.nan)
     rows, columns = np.nonzero(~np.isfinite(numbers))
@@ -132,12 +132,12 @@ def as_columns(values: Any, what: str) -> "DataFrame":
 
 
 def check_columns(columns: "Index", expected: "Index") -> None:
-    """Raise a UserError if the number of columns differs, or their names where both have names."""
+    """Raise a UserError if the number of columns differs, or their names if both have names."""
     from pandas import RangeIndex
 
-    are_named = not any(isinstance(part, RangeIndex) for part in (columns, expected))
+    are_named = not any(isinstance(index, RangeIndex) for index in (columns, expected))
     if len(columns) != len(expected) or (are_named and list(columns) != list(expected)):
-        names, wanted = (shorten(", ".join(map(str, part))) for part in (columns, expected))
+        names, wanted = (shorten(", ".join(map(str, index))) for index in (columns, expected))
         raise UserError(
             f"Expected {len(expected)} columns ({wanted}), got {len(columns)} columns ({names})."
         )
@@ -146,10 +146,10 @@ def check_columns(columns: "Index", expected: "Index") -> None:
 def assign_folds(
     rows: "DataFrame", what: str, num_folds: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return the fold (N,) and the number of the distinct row (N,) of each row.
+    """Return the fold (N,) and the index of the observation (N,) of each row.
 
-    Copies of a row are one observation and share a fold. If less than half of the rows are
-    distinct, as for discrete columns, each row counts as its own observation.
+    Equal rows are one observation and share a fold. If less than half of the rows are distinct, as
+    for discrete columns, each row counts as its own observation.
 
     Raises:
         UserError: if there are fewer than 3 folds, a fold has fewer than ``ROWS_PER_FOLD``
@@ -171,7 +171,7 @@ def assign_folds(
     num = int(group.max()) + 1
     if num < ROWS_PER_FOLD * num_folds:
         raise UserError(
-            f"{what} has {num} distinct rows. Give at least {ROWS_PER_FOLD} for each of "
+            f"{what} has {num} distinct rows. Use at least {ROWS_PER_FOLD} for each of "
             f"{num_folds} folds."
         )
     group = torch.from_numpy(group)

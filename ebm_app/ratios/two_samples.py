@@ -1,4 +1,4 @@
-"""The log ratio of the densities of two samples, by classification."""
+"""Log ratio of the densities of two samples, by classification."""
 
 from functools import partial
 from typing import Any
@@ -18,11 +18,12 @@ def log_density_ratio(
 ) -> RatioEstimate:
     """Estimate log p_1 / p_0 from independent rows of both densities.
 
-    A classifier tells the samples apart. If they hardly overlap, use ``CTSMRatio``.
+    A classifier separates the samples. If they hardly overlap, use ``CTSMRatio``.
 
     Args:
         x0, x1: arrays or data frames of numbers, (N0, D) and (N1, D), or (N,) for one column.
-        num_folds: K, at least 3. steps: max training steps of each network.
+        num_folds: K, at least 3.
+        steps: max training steps of each network.
         random_state: seed of folds, weights and batches.
 
     >>> generator = torch.Generator().manual_seed(0)
@@ -42,8 +43,8 @@ def log_density_ratio(
 
 
 class RatioFit(CrossFit):
-    """Cross-fitted log ratio of two samples. Arguments and errors as of ``log_density_ratio``;
-    learners get standardised columns."""
+    """Cross-fitted log ratio of two samples, with the arguments and errors of
+    ``log_density_ratio``. Columns are standardised for the learner."""
 
     def __init__(
         self, x0: Any, x1: Any, learn: Learner, num_folds: int, random_state: int
@@ -64,7 +65,7 @@ class RatioFit(CrossFit):
         super().__init__(*samples, learn, num_folds, generator)
 
     def result(self) -> RatioEstimate:
-        """Train the remaining folds, and return the estimate."""
+        """Train the remaining folds and return the estimate."""
         return RatioEstimate(
             **vars(super().result()),
             mean_ratio=lambda x: self.mean_ratio(self._scaled(x)),
