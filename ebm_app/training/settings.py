@@ -153,6 +153,11 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
             f"Objective {objective} cannot train prediction {prediction}. Use --objective "
             f"{' or '.join(supported)}, or another --prediction."
         )
+    if prediction == "levels" and ebm_config.dequantisation == "uniform":
+        raise UserError(
+            "Prediction levels has no density between the grey levels, where --dequantisation "
+            "uniform evaluates it. Use --dequantisation truncated_normal, or --prediction moments."
+        )
     path = require_one_sided(build_path(ebm_config))
     if prediction != ENERGY:
         PREDICTIONS[prediction].check(path, ebm_config.stein_head)

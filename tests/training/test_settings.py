@@ -38,7 +38,7 @@ def test_size_replaces_the_network_of_a_record():
 
 def test_recorded_eps_stays_until_the_dequantiser_changes():
     """The network reads a fraction of the interval of times, which eps ends."""
-    chosen = {"dequantisation": "truncated_normal", "eps": 1e-6}
+    chosen = {"prediction": "moments", "dequantisation": "truncated_normal", "eps": 1e-6}
     file = record_settings(*resolve(DIGITS, chosen))
     again, _ = resolve(DIGITS, {"learning_rate": 1e-4}, file)
     own, _ = resolve(DIGITS, {"dequantisation": "truncated_normal"})
@@ -50,8 +50,8 @@ def test_recorded_eps_stays_until_the_dequantiser_changes():
 @pytest.mark.parametrize(
     ("flags", "prediction", "objective"),
     [
-        ({}, "moments", "ctsm_m"),
-        ({"objective": "ctsm_v"}, "moments", "ctsm_v"),
+        ({}, "levels", "ctsm_m"),
+        ({"objective": "ctsm_v"}, "levels", "ctsm_v"),
         ({"prediction": "raw"}, "raw", "ctsm_v"),
         ({"stein_factor": 0.0}, "normalised", "ctsm_v"),
         ({"stein_factor": 0.0, "objective": "tsm"}, "normalised", "tsm"),
@@ -62,6 +62,12 @@ def test_prediction_and_objective_fit_each_other(flags, prediction, objective):
     ebm, training = resolve(DIGITS, {"weighting": "time_score", **flags})  # its old name
     assert (ebm.prediction, training.objective) == (prediction, objective)
     assert training.weighting == "inverse_variance"
+
+
+def test_levels_need_data_at_the_grey_levels():
+    message = error_of(resolve, DIGITS, {"dequantisation": "uniform"})
+    assert "--dequantisation truncated_normal" in message
+    resolve(DIGITS, {"dequantisation": "decoder"})
 
 
 @pytest.mark.parametrize(
