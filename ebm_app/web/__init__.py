@@ -1,4 +1,4 @@
-"""Web page: one module per tab, and the components that the tabs share."""
+"""Web page: one module per tab, and shared components."""
 
 import os
 

@@ -17,7 +17,7 @@ from . import complete, diagnostics, generate, information, score, toy
 from .models import Models, title_of
 from .shared import AT_ONCE, MAX_SEED, hide_folders, write_link
 
-#: Seconds: uploaded and generated files are deleted at this age, and checked at this interval
+#: Age in seconds at which uploaded and generated files are deleted, and interval of the check
 FILE_LIFETIME = 3600
 #: Folder of this package
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -28,7 +28,7 @@ BAD_IMAGE_ERRORS = (Image.UnidentifiedImageError, Image.DecompressionBombError)
 
 
 class Page(gr.Blocks):
-    """``gr.Blocks`` that report every error in one sentence, also of calls that gradio refuses."""
+    """``gr.Blocks`` that report any error in one sentence, also those of malformed calls."""
 
     async def process_api(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         try:
@@ -40,8 +40,8 @@ class Page(gr.Blocks):
 
 
 def describe_failure(error: Exception) -> str:
-    """Return the message of a failed call. A malformed call is logged in one line, an error in
-    this package with its traceback."""
+    """Return the message of a failed call. Log malformed calls in one line, and errors in this
+    package with their traceback."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # omits the frame of ``process_api``
     if isinstance(error, UserError):
         return hide_folders(str(error))
@@ -104,8 +104,8 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
 
 
 def link_updates(parameters: Mapping[str, str], models: Models, tabs: Sequence[str]) -> list[Any]:
-    """Return the updates of model, tabs, class, guidance, seed and whether every run has a new
-    seed, by the parameters of an address. Invalid values change nothing."""
+    """Return updates of model, tabs, class, guidance, seed and the checkbox for new seeds from the
+    query parameters of an address. Invalid values are ignored."""
     name, tab = parameters.get("model"), parameters.get("tab")
     is_listed = name in models.folders
     shown = name if is_listed else next(iter(models.folders))
@@ -123,7 +123,7 @@ def link_updates(parameters: Mapping[str, str], models: Models, tabs: Sequence[s
 
 
 def read_number(parameters: Mapping[str, str], name: str, most: float) -> float | None:
-    """Return a parameter of an address as a number from 0 to ``most``, or None if it is not one.
+    """Return a query parameter as a number from 0 to ``most``, or None if it is invalid.
 
     >>> read_number({"seed": "7"}, "seed", 9), read_number({"seed": "-1"}, "seed", 9)
     (7.0, None)

@@ -49,8 +49,8 @@ def complete(
 ) -> Iterator[tuple[Image.Image, str]]:
     """Sample the unknown half of a drawing given the other half.
 
-    Returns the completions in one grid and a caption. The known half is the drawing, averaged to
-    the model's pixels and otherwise unchanged.
+    Returns the completions in one grid, and a caption. The known half is the drawing averaged to
+    the model's pixels.
     """
     axis, half = HALVES[choose("unknown", unknown, HALVES)]
     if (ink := read_canvas(drawing)) is None:

@@ -1,4 +1,4 @@
-"""Diagnostics tab: facts, training curves and recorded self-test of a model."""
+"""Model tab: properties, training curves and recorded self-test of a model."""
 
 import re
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from ebm_app.utils.files import read_json, report_damage
 from .models import Models, dataset_name
 from .shared import AT_ONCE, hide_folders, plot_box
 
-#: Characters with a meaning in Markdown, HTML or automatic links
+#: Special characters of Markdown, HTML and automatic links
 MARKUP = re.compile(r"[\\`*_{}\[\]()<>#!|~/$&@\"']|\.(?=[^\W\d])")
 
 
 def as_text(value: Any) -> str:
-    """Return a value of a record as Markdown that shows its characters on one line.
+    """Escape a value of a record for Markdown, on one line.
 
     >>> as_text("![](//host)")
     '&#33;&#91;&#93;&#40;&#47;&#47;host&#41;'
@@ -31,8 +31,8 @@ def as_text(value: Any) -> str:
 
 
 def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str, Any]]:
-    """Return a Markdown table of facts about a model, its training curves if they were recorded,
-    and its config."""
+    """Return a Markdown table of a model's properties, its training curves if recorded, and its
+    config."""
     folder, ebm = models.folder(name), models.load(name)
     # a checkpoint's training records are in the parent folder
     run = folder.parent if folder.name.startswith(PREFIX) else folder
@@ -56,7 +56,7 @@ def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str,
 
 
 def run_facts(record: dict[str, Any]) -> dict[str, str]:
-    """Return facts from the record of a training run."""
+    """Return properties of a model from the record of its training run."""
     facts, figures = {"trained": record["started"]}, record["figures"]
     if figures is None:
         return {**facts, "steps": "training is not finished"}

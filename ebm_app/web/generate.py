@@ -35,7 +35,7 @@ from .shared import (
 )
 
 MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
-#: Class choices beside the labels: a random class per image, or all classes in turn
+#: Class choices besides the labels: a random class per image, or all classes in turn
 ANY, EACH = "any", "one of each"
 #: Max elements (images times pixels) per step, so that a step takes at most about a second
 MAX_BATCH = 2**16
@@ -60,9 +60,9 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
 ) -> Iterator[tuple[list[tuple[Image.Image, str]], str, int]]:
     """Draw images from a model.
 
-    Returns the images as PNG files, each with its class as caption, a text, and the seed.
+    Returns the images as PNG files with their classes as captions, a text, and the seed.
     ``randomise`` replaces the seed by a random one. ``which`` is a class label, "any" or "one of
-    each"; ``guidance`` applies to class-conditional models.
+    each". ``guidance`` only applies to class-conditional models.
     """
     seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
@@ -105,8 +105,8 @@ def describe(
 
 
 def labels_of(which: str, num_classes: int, num_images: int) -> tuple[int, ...] | str:
-    """Return the class labels that the images take in turn, "random" for random classes, or () for
-    a model without classes.
+    """Return the class labels to cycle through, "random" for random classes, or () for a model
+    without classes.
 
     >>> labels_of("7", 10, 2), labels_of("one of each", 3, 9), labels_of("one of each", 3, 2)
     ((7,), (0, 1, 2), (0, 1))
@@ -122,8 +122,8 @@ def labels_of(which: str, num_classes: int, num_images: int) -> tuple[int, ...] 
 
 
 def class_options(model: str, which: str | None, *, models: Models) -> list[dict[str, Any]]:
-    """Return the updates for a model: of the class choice, whose value is kept if the model has
-    it, and of the guidance slider."""
+    """Return updates of the class choice and the guidance slider for a model. The class is kept if
+    the model has it."""
     num_classes = models.config(model).num_classes
     labels, visible = [ANY, EACH, *map(str, range(num_classes))], num_classes > 0
     value = which if which in labels[2:] else (EACH if visible else ANY)
@@ -152,7 +152,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
                 num_images = slider(1, MAX_IMAGES, 10, "Images")
                 info = "dpm is the fastest, annealed_hmc the slowest"
                 sampler = gr.Dropdown(list(SAMPLERS), value=first, label="Sampler", info=info)
-                info = "0: unconditional, 1: the model's own, more: clearer and less varied images"
+                info = "0: unconditional, 1: conditional, more: clearer and less varied images"
                 bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
                 guidance = gr.Slider(**bounds, label="Guidance", info=info)
                 steps = slider(1, MAX_STEPS, getattr(kind, kind.counts), "Steps", info=kind.steps)
@@ -165,7 +165,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     event = start_by(buttons, generate, inputs, [images, text, seeds], "sample", models=models)
     shown = {"class": which, "model": model, "guidance": guidance, "seed": seeds}
     event.success(None, [*shown.values()], js=write_link(*shown), **AT_ONCE)
-    # loading a model may take seconds: the last selection wins
+    # loading a model may take seconds, so only the last selection is applied
     options = {**AT_ONCE, "trigger_mode": "always_last"}
     triggers, update_steps = [sampler.change, model.change], bind(default_steps, models=models)
     gr.on(triggers, update_steps, [model, sampler], steps, **options)
@@ -176,7 +176,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
 
 
 def send_on_click(images: gr.Gallery, upload: gr.Image, tabs: dict[gr.Tabs, str]) -> None:
-    """Let a click on an image of the gallery upload it and select the tabs given by id."""
+    """Upload an image of the gallery when it is clicked, and select tabs by their id."""
     sent = images.select(selected_file, images, upload, **AT_ONCE)
     selected = [gr.update(selected=tab) for tab in tabs.values()]
     sent.then(lambda: selected, None, list(tabs), **AT_ONCE)

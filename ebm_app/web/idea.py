@@ -1,4 +1,4 @@
-"""The idea of the paper on the image at hand: log p(x) as a running integral of the time score."""
+"""Section of the Score tab: log p(x) of the image as a running integral of the time score."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from ebm_app.utils.tensors import expand_like, standard_normal_log_density
 from .models import Models
 from .shared import AT_ONCE, of_kind, picture, plot_box, render
 
-#: Times at which the time score is computed; odd
+#: Number of times at which the time score is computed (odd)
 NUM_TIMES = 41
 #: Side of the pictures in pixels
 SIDE = 256
@@ -36,13 +36,13 @@ HINT = (
 
 
 class Trace(NamedTuple):
-    """The time score of one image along the path, at ``NUM_TIMES`` times.
+    """Time score of one image at ``NUM_TIMES`` times along the path.
 
     Attributes:
         rates: time scores in nats per arc length at times evenly spaced in arc length, (n,).
         totals: log p_t(x) in nats, (n,).
-        bits: bits per dim of the image by the last total.
-        frames: the image with the noise of each time, (n, C, H, W) in [0, 1].
+        bits: bits per dim of the image, from the last total.
+        frames: the image noised at each time, (n, C, H, W) in [0, 1].
         terms: terms of each pixel in nats per arc length (n, H, W), or None for a model whose
             dimensions are not pixels.
     """

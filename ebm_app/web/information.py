@@ -1,4 +1,4 @@
-"""Mutual information tab: estimate it from paired rows in two files."""
+"""Mutual information tab: estimates from paired rows in two files."""
 
 import time
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ from .shared import (
 )
 
 MAX_STEPS, MAX_ROWS, MAX_COLUMNS = 2_000, 20_000, 64
-#: Types of the files of X and Y
+#: File types of X and Y
 SUFFIXES = [".npy", ".csv", ".tsv", ".parquet"]
 HINT = (
-    "Estimate the mutual information of X and Y in nats, from an array (.npy) or a table with a "
-    "header for each. Row i of X and row i of Y are one draw, and rows are independent. Up to "
+    "Estimate the mutual information of X and Y in nats, each from an array (.npy) or a table "
+    "with a header. Row i of X and row i of Y are one draw, and rows are independent. Up to "
     f"{MAX_ROWS:,} rows and {MAX_COLUMNS} columns."
 )
 
@@ -108,6 +108,6 @@ def build(app: gr.Blocks, seed: int) -> None:
     actions = [a for file in data for a in (file.upload, file.clear, file.delete)]
     clear_on([draw.click, *actions], [event], outputs)
     # after clear_on, because the page dispatches the events of a click in this order, and an
-    # estimate may start as soon as the new files are there
+    # estimate may start as soon as the new files arrive
     draw.click(mi_example, inputs, data, api_name="mi_example")
     app.load(mi_example, inputs, data, **AT_ONCE)

@@ -19,7 +19,7 @@ from ebm_app.utils.registry import choose
 FIRST = "mnist"
 #: Max models in memory, of about 20 MB each
 MAX_LOADED = 16
-#: Ordinary images whose anomaly maps set the scale of the colours, and the quantile of their
+#: Number of ordinary images whose anomaly maps set the colour scale, and the quantile of their
 #: maxima below which a map has no colour
 NUM_MAPS, MAP_QUANTILE = 24, 0.9
 
@@ -63,7 +63,7 @@ class Models:
         return self._load(name).detector
 
     def map_threshold(self, name: str) -> float | None:
-        """Return the maximum that anomaly maps of ordinary images exceed in one of ten; None for a
+        """Return the threshold that one in ten anomaly maps of ordinary images exceeds; None for a
         model without a detector."""
         return self._load(name).map_threshold
 
@@ -87,7 +87,7 @@ class LoadedModel:
 
     @cached_property
     def map_threshold(self) -> float | None:
-        """See ``Models.map_threshold``."""
+        """Return ``Models.map_threshold``."""
         if self.detector is None:
             return None
         maps = self.detector.explain(self.detector.ordinary[:NUM_MAPS])
@@ -96,7 +96,8 @@ class LoadedModel:
 
 @lru_cache(MAX_LOADED)
 def load_model(folder: Path, device: str, changed: tuple[int | bool, ...]) -> LoadedModel:
-    """Load a model once for each time ``changed`` of its files."""
+    """Load a model. ``changed`` has the modification times of its files, so that changed files
+    are loaded again."""
     return LoadedModel(folder, device)
 
 
@@ -107,8 +108,8 @@ def dataset_name(config: EBMConfig) -> str:
 
 
 def title_of(name: str, folder: Path) -> str:
-    """Return the title of a model in the selector: its name, data set, image size and kind. Only
-    the name if the config is invalid, which is reported when the model is selected."""
+    """Return the title of a model in the selector: its name, data set, image size and kind. If the
+    config is invalid, return the name; the error is reported when the model is selected."""
     try:
         config = read_config(EBMConfig, folder)
     except UserError:
@@ -133,13 +134,13 @@ def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
     named += sorted(_below(BUNDLED, "*"), key=lambda pair: pair[0] != FIRST)
     if models_dir is not None:
         if not Path(models_dir).is_dir():
-            raise UserError(f"--models_dir '{models_dir}' is not a folder. Give another folder.")
+            raise UserError(f"--models_dir '{models_dir}' is not a folder. Pass another folder.")
         named += [*_below(Path(models_dir), "*"), *_below(Path(models_dir), "*/*")]
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for name, folder in named:
-        if not any(folder.samefile(other) for other in found.values()):
-            found[f"{name} ({len(found) + 1})" if name in found else name] = folder
-    return found
+        if not any(folder.samefile(other) for other in folders.values()):
+            folders[f"{name} ({len(folders) + 1})" if name in folders else name] = folder
+    return folders
 
 
 def _below(root: Path, pattern: str) -> list[tuple[str, Path]]:

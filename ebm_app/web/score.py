@@ -51,7 +51,7 @@ UPLOAD = "upload"
 NO_IMAGE = "There is no image. Upload one, or click on an example."
 #: What the default estimators compute
 NOTES = {
-    "elbo": "a lower bound on the log density of the model's own reversed diffusion, which is "
+    "elbo": "a lower bound on the log density of the model's own reverse diffusion, which is "
     "normalised; averaged over noisy copies of the image",
     "time_integral": "the integral of the time score over time at a fixed image; normalised only "
     "if the time score is exact",
@@ -67,9 +67,9 @@ FORMATS = (
 
 
 class ScoreOutputs(NamedTuple):
-    """Outputs of a run; None or empty until they are known.
+    """Outputs of a run; None or empty until they are computed.
 
-    The image as the model sees it, the answer, the anomaly map, the class probabilities of a
+    The image at the model's resolution, the answer, the anomaly map, the class probabilities of a
     class-conditional model, the metrics, and the image as a tensor for ``idea``.
     """
 
@@ -86,8 +86,8 @@ def score(
 ) -> Iterator[ScoreOutputs]:
     """Test whether an image file is unusual, and compute its likelihood.
 
-    Returns the image as the model sees it, the answer, a map of the unusual regions beside the
-    nearest held-out images, the class probabilities, and the metrics.
+    Returns the image at the model's resolution, the answer, a map of the unusual regions next to
+    the nearest held-out images, the class probabilities, and the metrics.
     """
     if image is None:
         yield ScoreOutputs(answer=NO_IMAGE)
@@ -112,8 +112,8 @@ def score_image(
     models: Models, model: str, image: Tensor, repeats: int, seed: int, notes: list[str] = ()
 ) -> Iterator[ScoreOutputs]:
     """Yield the image and an amortised likelihood, if the model has one, then the verdict with the
-    class and the map, then the likelihood by the model's default estimator, averaged over more
-    and more of ``repeats`` dequantisation draws."""
+    class and the map, then the likelihood by the model's default estimator, averaged over a
+    growing number of dequantisation draws, up to ``repeats``."""
     outputs = ScoreOutputs(render(image, 256), "Computing", image=image)
     yield outputs
     ebm, detector = models.load(model), models.detector(model)
@@ -129,8 +129,8 @@ def score_image(
         classes = {str(label): p for label, p in enumerate(probabilities)}
         outputs = outputs._replace(classes=classes)
     if detector is not None:
-        found, excess = examine(detector, image)
-        facts |= found
+        examined, excess = examine(detector, image)
+        facts |= examined
         nearest = to_display(detector.nearest(image), ebm.config.num_levels)
         where = plot_over(image[0], excess, nearest, models.map_threshold(model))
         outputs = outputs._replace(where=where)
@@ -151,7 +151,7 @@ def score_image(
         draws.append(ebm.likelihood(copies, estimator=estimator, seed=seed + begin))
         metrics = metrics | mean_likelihood(draws, estimator, image.numel())
         bits = "{bits_per_dim:.3f} ± {bits_error:.3f} bits per dim".format_map(metrics)
-        bits = bits.replace(" ± nan", "")  # of a single draw
+        bits = bits.replace(" ± nan", "")  # a single draw has no error
         lines = [facts["answer"], *notes, f"{bits}, by {estimator}: {NOTES[estimator]}"]
         yield outputs._replace(answer="\n".join(lines), metrics=metrics)
 
@@ -160,7 +160,7 @@ def mean_likelihood(
     draws: list[Likelihood], estimator: str, num_dims: int
 ) -> dict[str, float | int]:
     """Return the mean log-likelihood of one image over dequantisation draws, in nats and in bits
-    per dimension, each with its standard error, which is NaN for a single draw.
+    per dim, each with its standard error, which is NaN for a single draw.
 
     Args:
         draws: results for copies of the same image.
@@ -168,8 +168,8 @@ def mean_likelihood(
             draws, the error is added in quadrature to the standard error of the mean.
         num_dims: number of dimensions of the image.
     """
-    log_prob = torch.cat([part.log_prob for part in draws])
-    errors = torch.cat([part.error for part in draws])
+    log_prob = torch.cat([draw.log_prob for draw in draws])
+    errors = torch.cat([draw.error for draw in draws])
     error = standard_error(log_prob) if len(log_prob) > 1 else torch.tensor(math.nan)
     if not ESTIMATORS[estimator].error_is_drawn:
         error = error.hypot(errors.double().square().mean().sqrt())
@@ -185,10 +185,10 @@ def mean_likelihood(
 
 
 def examine(detector: AnomalyDetector, image: Tensor) -> tuple[dict[str, Any], np.ndarray]:
-    """Return facts about an image (1, C, H, W) in [0, 1], and its anomaly map (H, W).
+    """Return a summary of an image (1, C, H, W) in [0, 1], and its anomaly map (H, W).
 
-    The facts are the p-value, the percentile of its likelihood among held-out images, and the
-    position of the maximum of the map, None for a blank image.
+    The summary has the p-value, the percentile of the likelihood among held-out images, and the
+    position of the maximum of the map (None for a blank image).
     """
     finding = detector.examine(image)
     is_blank = bool(image.min() == image.max())
@@ -201,13 +201,13 @@ def examine(detector: AnomalyDetector, image: Tensor) -> tuple[dict[str, Any], n
 
 
 def verdict(facts: dict[str, Any]) -> str:
-    """Return the verdict on an image in words, with its p-value.
+    """Return the verdict on an image as text, with its p-value.
 
     >>> verdict({"p_value": 0.64, "percentile": 50.0, "most_unusual": "left", "class": 7})
     'Usual 7: 64 percent of held-out images are at least as unusual (p = 0.64).'
 
     Args:
-        facts: those of ``examine``, and the most probable class or None.
+        facts: summary by ``examine``, and the most probable class or None.
     """
     if (p := facts["p_value"]) is None:
         return NO_DETECTOR
@@ -265,7 +265,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     options = {"show_progress": "hidden", "trigger_mode": "always_last", **of_kind("score")}
     # the file of the upload, because gradio may send the change of one image twice
     file, inputs = gr.Textbox(label="File", visible="hidden"), [model, upload, repeats]
-    # in the queue, because gradio shows no error of an event outside of it
+    # in the queue, because gradio hides errors of events outside it
     upload.change(lambda path: path, upload, file, **AT_ONCE | {"queue": True})
     scored = file.change(bind(score, **fixed), inputs, outputs, api_name="score", **options)
     # A new stroke cancels the run of the previous one, then starts its own. The canvas may report
@@ -281,7 +281,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
 
 
 def add_examples(upload: gr.Image, model: gr.Dropdown, models: Models) -> None:
-    """Add a gallery of held-out images of the model's data, which uploads the selected image."""
+    """Add a gallery of held-out images of the model's data; clicking on an image uploads it."""
     label = "Examples: held-out images of the model's data"
     shown = gallery(label, allow_preview=False, buttons=[])
 

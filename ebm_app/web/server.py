@@ -24,9 +24,9 @@ MAX_SESSIONS = 256
 #: Max upload size, and max pixels of an uploaded image, since a small file can decode to a huge
 #: image
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
-#: Wrong passwords of an address before logins are delayed, and the max delay in seconds
+#: Wrong passwords per address before logins are delayed, and the max delay in seconds
 FREE_ATTEMPTS, MAX_DELAY = 3, 60
-#: Max addresses whose wrong passwords are remembered
+#: Max addresses whose wrong passwords are counted
 MAX_ADDRESSES = 10_000
 #: The page loads nothing from other hosts. Gradio needs eval, inline scripts and inline styles,
 #: and shows images and plots as blob: and data: URLs.
@@ -73,7 +73,7 @@ CSS = """
 }
 /* no empty boxes before the first run */
 .hide-empty:has([aria-label="Empty value"]), .hide-empty:has(.empty) { display: none !important; }
-/* the answer stands out */
+/* enlarge the answer */
 #answer textarea { font-size: var(--text-lg); }
 /* narrow screens: show the result above the settings */
 @media (max-width: 640px) { .first { order: -1; } }

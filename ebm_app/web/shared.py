@@ -24,7 +24,7 @@ AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private
 #: Max concurrent events by kind. Further ones wait in the queue, and kinds do not wait for each
 #: other.
 LIMITS = {"sample": 2, "score": 2, "research": 1}
-#: Folder of an absolute path in a message, in quotation marks or not
+#: Folder of an absolute path in a message, quoted or not
 FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
 #: JavaScript that writes values by name into the address of the browser
 WRITE_LINK = """(...values) => {
@@ -41,15 +41,15 @@ def of_kind(kind: str) -> dict[str, Any]:
 
 
 def bind(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    """Return a function without the keyword arguments that the page sets, with its name and
-    documentation, which the API shows."""
+    """Bind keyword arguments of a function, and keep its name and docstring, which the API
+    shows."""
     bound = partial(function, **fixed)
     bound.__name__, bound.__doc__ = function.__name__, function.__doc__
     return bound
 
 
 def hide_folders(message: str) -> str:
-    """Return a message without the folders of the files on the server that it names.
+    """Remove the folders of files on the server from a message.
 
     >>> hide_folders("Cannot read '/srv/my runs/a/config.json': no such file.")
     "Cannot read 'config.json': no such file."
@@ -58,7 +58,7 @@ def hide_folders(message: str) -> str:
 
 
 def start_and_stop(action: str) -> tuple[gr.Button, gr.Button]:
-    """Buttons that start and stop a run."""
+    """Return buttons that start and stop a run."""
     with gr.Row():
         start = gr.Button(action, variant="primary", min_width=110)
         return start, gr.Button("Stop", min_width=110)
@@ -72,9 +72,9 @@ def start_by(
     kind: str,
     **fixed: Any,
 ) -> Dependency:
-    """Let the first button start an endpoint and the second one stop it; return its event.
+    """Start an endpoint by the first button and stop it by the second. Return its event.
 
-    ``fixed`` are keyword arguments that the page sets, hidden from visitors.
+    ``fixed`` are keyword arguments of ``run`` that are not inputs of the endpoint.
     """
     start, stop = buttons
     text = [output for output in outputs if isinstance(output, gr.Textbox)]
@@ -87,8 +87,8 @@ def start_by(
 def clear_on(
     triggers: list[Callable[..., Any]], events: list[Dependency], outputs: list[gr.Component]
 ) -> None:
-    """Let an action of the visitor stop the events and clear their outputs, so that no result of
-    an earlier input is shown. Change events may follow the next run, so they are not used."""
+    """Stop the events and clear their outputs on an action of the visitor, so that no outdated
+    result is shown. Do not use change events, which may fire after the next run has started."""
     gr.on(triggers, None, cancels=events, **AT_ONCE)
     gr.on(triggers, lambda: [None] * len(outputs), None, outputs, **AT_ONCE)
 
@@ -99,7 +99,7 @@ def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
 
 
 def at_intervals(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Yield the first and the last frame, and frames at least ``INTERVAL`` apart between them."""
+    """Yield the first and the last frame, and between them frames at least ``INTERVAL`` apart."""
     shown = -math.inf
     for frame in frames:
         if frame.step in (1, frame.num_steps) or time.perf_counter() - shown > INTERVAL:
@@ -123,17 +123,17 @@ def write_link(*names: str, **fixed: str) -> str:
 
 
 def slider(low: int, high: int, value: int, label: str, **options: Any) -> gr.Slider:
-    """Slider for an integer."""
+    """Return a slider for an integer."""
     return gr.Slider(low, high, value=value, step=1, label=label, precision=0, **options)
 
 
 def seed_box(seed: int) -> gr.Number:
-    """Number box for a seed."""
+    """Return a number box for a seed."""
     return gr.Number(seed, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
 
 
 def picture(label: str, alt_text: str, height: int | str, **options: Any) -> gr.Image:
-    """Image output with a download button and sharp pixels."""
+    """Return an image output with a download button and sharp pixels."""
     options = {"buttons": ["download"], "format": "png", **options}
     return gr.Image(
         label=label,
@@ -146,7 +146,7 @@ def picture(label: str, alt_text: str, height: int | str, **options: Any) -> gr.
 
 
 def gallery(label: str, **options: Any) -> gr.Gallery:
-    """Gallery of small images in lossless PNG, five in a row, hidden while it is empty."""
+    """Return a gallery of small PNG images, five in a row, hidden while it is empty."""
     return gr.Gallery(
         label=label,
         format="png",
@@ -168,17 +168,17 @@ def selected_file(images: list[tuple[str, str | None]] | None, event: gr.SelectD
 def text_box(
     label: str, lines: int = 1, placeholder: str = "Not run yet", **options: Any
 ) -> gr.Textbox:
-    """Text output."""
+    """Return a text output."""
     options = {"lines": lines, "placeholder": placeholder, **options}
     return gr.Textbox(label=label, interactive=False, **options)
 
 
 def plot_box(label: str, **options: Any) -> gr.Plot:
-    """Plot output, in lossless PNG, hidden while it is empty."""
+    """Return a plot output in PNG, hidden while it is empty."""
     return gr.Plot(label=label, format="png", **{"elem_classes": "hide-empty", **options})
 
 
 def metrics_box() -> gr.JSON:
-    """Collapsed JSON output for the metrics of a run."""
+    """Return a collapsed JSON output for the metrics of a run."""
     with gr.Accordion("Metrics", open=False):
         return gr.JSON(label="Metrics", show_label=False)

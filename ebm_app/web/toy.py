@@ -75,8 +75,8 @@ def toy(
     """Train a density ratio estimator on a toy problem.
 
     Returns a text, a plot of the learned densities of a two-dimensional problem at the end, a plot
-    of the log ratio, and the metrics. During training, the metrics are those on validation
-    points. The last ones are those of the best step, on test points.
+    of the log ratio, and the metrics. They are computed on validation points during training, and
+    for the best step on test points at the end.
     """
     pair = PROBLEMS[choose("problem", problem, PROBLEMS)].pair
     path_label, sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))]
@@ -105,8 +105,8 @@ def toy(
         planes: Planes | None = None,
     ) -> ToyOutputs:
         estimate = ratio.log_ratio(points.x)
-        found = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
-        metrics = {**settings, **facts, **finite_or_none(found)}
+        values = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
+        metrics = {**settings, **facts, **finite_or_none(values)}
         metrics["divergence_truth"] = points.metrics(points.truth)["divergence"]
         plot = plot_trial(curve, points.truth, estimate, f"{name}\n{problem_label(problem)}")
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
@@ -131,20 +131,20 @@ def toy(
 
 
 def paths_of(problem: str) -> list[str]:
-    """Return the names of the paths that suit a problem. The variance-preserving path needs a
-    standard normal reference, which the mixtures lack."""
+    """Return the names of the paths for a problem. The variance-preserving path needs a standard
+    normal reference, which the mixtures lack."""
     is_mixture = problem.startswith("mixtures")
     return [name for name, (_, sigma) in PATHS.items() if sigma or not is_mixture]
 
 
 def method_label(method: str) -> str:
-    """Return a method in words."""
+    """Return the label of a method."""
     objective, _, weighting = method.rpartition("_")
     return f"{OBJECTIVES[objective]} · {WEIGHTINGS[weighting]}"
 
 
 def problem_label(problem: str) -> str:
-    """Return a problem in words."""
+    """Return the label of a problem."""
     kind, _, size = problem.partition("_")
     if kind == "gaussians":
         return f"two Gaussians, D = {size.removeprefix('d')}"
@@ -152,7 +152,7 @@ def problem_label(problem: str) -> str:
 
 
 def result_text(metrics: Mapping[str, Any]) -> str:
-    """Return the error of an estimate in words."""
+    """Return the error of an estimate as text."""
     if metrics["error"] is None:
         return "the estimate is not finite; lower the learning rate"
     text = (
@@ -259,7 +259,7 @@ def build(seed: int, device: str) -> None:
     inputs = [problem, path, method, rate, iterations, seeds]
     event = start_by(buttons, toy, inputs, outputs, "research", device=device)
     problem.change(select_path, problem, path, **AT_ONCE)
-    # not path.change, which a new problem triggers too
+    # not path.change, which a new problem also triggers
     triggers = [problem.change, path.input, method.input]
     gr.on(triggers, None, cancels=[event], **AT_ONCE)
     # show draws of the problem instead of an outdated result

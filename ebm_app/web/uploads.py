@@ -27,8 +27,8 @@ CHANGED = (
     "The image was cropped, resized or rounded, which changes its likelihood. An image of "
     "{width}x{height} pixels with the model's {levels} levels needs no change."
 )
-#: Value up to which a pixel is faint, and min faint pixels of an image with compression noise. No
-#: MNIST test digit has more than 33; as a JPEG of quality 50 to 95 each of 400 has at least 52.
+#: Max value of a faint pixel, and min number of faint pixels in an image with compression noise.
+#: MNIST test digits have at most 33, and at least 52 as JPEG files of quality 50 to 95.
 FAINT, MIN_FAINT = 16 / 255, 45
 INVERTED = "Dark ink on light was inverted, since the model's digits are light on black."
 COMPRESSED = "The background has compression noise, as in a JPEG, which costs bits. Use a PNG."
@@ -38,8 +38,8 @@ class DigitFrame(NamedTuple):
     """Position of the digits of a data set in their images.
 
     ``size`` maps the width and height of a digit's bounding box to the shares of the image that it
-    takes. ``centre`` is the position of the centre of mass, as a share of the image side. ``grid``
-    is the pixel size that bounding boxes are aligned to, as such a share; 0 for no alignment.
+    fills. ``centre`` is the position of the centre of mass, as a share of the image side. ``grid``
+    is the pixel size that bounding boxes are aligned to, also as a share; 0 for no alignment.
     """
 
     size: Callable[[float, float], tuple[float, float]]
@@ -63,11 +63,11 @@ FRAMES = {
 
 
 def read_upload(path: str | Path, config: EBMConfig) -> tuple[Tensor, list[str]]:
-    """Return an image file as an input (1, C, H, W) of a model, and notes on what was changed.
+    """Return an image file as an input (1, C, H, W) of a model, and notes on any changes.
 
     The largest centred crop with the model's aspect ratio is averaged to the model's pixels and
-    rounded to its levels. For data sets of light digits on black, dark ink on a light ground is
-    inverted.
+    rounded to its levels. For data sets of light digits on black, dark ink on a light background
+    is inverted.
 
     Raises:
         UserError: if the file is not an opaque image.
@@ -99,8 +99,7 @@ def is_dark_on_light(image: Image.Image) -> bool:
 
 
 def read_canvas(canvas: dict[str, Image.Image | None] | None) -> Image.Image | None:
-    """Return the drawing of light strokes on black on a canvas, in grey, or None if it is
-    empty."""
+    """Return the grey drawing on a canvas (light strokes on black), or None if it is empty."""
     drawing = (canvas or {}).get("composite")
     return drawing.convert("L") if drawing is not None and drawing.getbbox() else None
 
@@ -139,7 +138,7 @@ def frame_digit(ink: Image.Image, config: EBMConfig) -> Image.Image:
 
 
 def black_canvas(label: str) -> gr.ImageEditor:
-    """Black canvas with a white brush."""
+    """Return a black canvas with a white brush."""
     black = np.zeros((SIDE, SIDE, 3), dtype=np.uint8)
     blank = {"background": black, "layers": [], "composite": black}
     canvas = gr.ImageEditor(
