@@ -1,4 +1,4 @@
-"""Benchmark an anomaly detector: a study of this checkout."""
+"""Benchmark an anomaly detector."""
 
 from ebm_app.cli.command_line import run_script
 from studies.anomaly import main

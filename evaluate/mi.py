@@ -1,4 +1,4 @@
-"""Estimate mutual information: of your rows, or of the paper's Gaussians."""
+"""Estimate mutual information from your rows, or for the paper's Gaussians."""
 
 from ebm_app.cli.command_line import run_script
 from studies.ratio_tables import mi as main

@@ -1,4 +1,4 @@
-"""Measure the cost of training steps: a study of this checkout."""
+"""Measure the cost of training steps."""
 
 from ebm_app.cli.command_line import run_script
 from studies.speed import main

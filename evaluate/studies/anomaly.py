@@ -4,8 +4,8 @@ python evaluate/anomaly.py mnist --limit 300
 
 The table has the area under the ROC curve (AUROC) for each kind of unusual image of
 ``ebm_app.data.unusual``: by the log-likelihood of ``--num_likelihoods`` images, by the detector,
-and by the best detector of scikit-learn and, if it is installed, pyod on pixels. anomaly.png shows
-an image of each kind and its map.
+and by the best pixel-based detector of scikit-learn and, if installed, pyod. anomaly.png shows an
+image of each kind and its map.
 """
 
 import time
@@ -34,9 +34,9 @@ from ebm_app.utils.processes import resolve_device
 FALSE_ALARM_RATES = (0.01, 0.05, 0.1)
 #: Detectors of pyod
 PYOD = ("ECOD", "COPOD", "HBOS", "KNN", "INNE")
-#: Validation images to fit the other detectors, and this package's if it is not fitted yet.
+#: Number of validation images to fit the other detectors, and this package's if not yet fitted.
 NUM_FITTED = 2000
-#: Data sets whose test images are unusual for a model of another one
+#: Data set of a model: data set whose test images are unusual for it
 OTHER_DATASETS = {"fashion_mnist": "mnist", "cifar10": "fashion_mnist"}
 
 

@@ -1,4 +1,4 @@
-r"""The paper's error bound of log densities (Theorem 4) next to the error.
+r"""Compare the paper's error bound of log densities (Theorem 4) with the error.
 
 python evaluate/bounds.py --quick
 
@@ -81,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def log_density_of(data: GaussianMixture, path: GaussianPath) -> Function:
-    """Log density of p_t of a path from N(0, I) to a mixture, float64. With n_t the variance of
-    x_t given x1,
+    """Return the log density of p_t of a path from N(0, I) to a mixture, float64. With n_t the
+    variance of x_t given x1,
 
         p_t = sum_j w_j N(alpha_t m_j, (alpha_t^2 s_j^2 + n_t) I),
 
@@ -109,7 +109,7 @@ def at_times(function: Function, x: Tensor, times: Tensor) -> Tensor:
 
 
 def lipschitz_constant(log_density: Function, x: Tensor, num_times: int = 129) -> Tensor:
-    """Largest |ds/dt| over ``num_times`` evenly spaced times in [0, 1], L(x): (B,)."""
+    """Return L(x) (B,), the largest |ds/dt| over ``num_times`` evenly spaced times in [0, 1]."""
     times = torch.linspace(0, 1, num_times).to(x)
     return at_times(time_derivative(time_derivative(log_density)), x, times).abs().amax(0)
 

@@ -1,4 +1,4 @@
-"""Mutual information of forty known distributions (arXiv:2306.11078), next to the true values.
+"""Estimate the known mutual information of forty distributions (arXiv:2306.11078).
 
 The distributions come from another package: pip install benchmark-mi "jax<0.4.34".
 
@@ -30,13 +30,13 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Estimate each task; return the table and how many intervals hold the true value."""
+    """Estimate each task; return the table and how many intervals contain the true value."""
     args = parse(Arguments, __doc__, argv)
     try:
         from bmi.benchmark import BENCHMARK_TASKS
     except (ImportError, AttributeError) as error:  # newer versions of jax are not supported
         raise UserError(
-            f'No tasks ({error}). Run pip install benchmark-mi "jax<0.4.34".'
+            f'Cannot import the tasks ({error}). Run pip install benchmark-mi "jax<0.4.34".'
         ) from None
     names = [choose("task", name, BENCHMARK_TASKS) for name in args.tasks or BENCHMARK_TASKS]
     output = Output(args.output_dir / "mi_benchmark.json", args)

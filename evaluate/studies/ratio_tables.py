@@ -1,4 +1,4 @@
-"""Log ratios of distant densities: the paper's tables next to ours.
+"""Reproduce the paper's tables of log ratios of distant densities.
 
 python evaluate/toy.py --quick
 python evaluate/toy.py --problems gaussians_d10 --methods ctsm_v_time1 tsm_stein
@@ -7,8 +7,9 @@ python evaluate/mi.py --x a.npy --y b.npy
 
 Each cell follows the paper's protocol: train every learning rate with the first seed, select the
 rate with the smallest validation error, and repeat it with the other seeds. The table has the mean
-and standard deviation over seeds of the error on new test points (arXiv:2502.02300, appendix F).
-With --x and --y, evaluate/mi.py estimates the mutual information of your own rows instead.
+and standard deviation over seeds of the error on new test points (arXiv:2502.02300, appendix F),
+next to the paper's error. With --x and --y, evaluate/mi.py estimates the mutual information of
+your own rows instead.
 """
 
 import csv
@@ -34,14 +35,14 @@ from ebm_app.utils.registry import choose
 Metrics = dict[str, Any]
 #: Factor of the paper's error above which a row is marked as not converged
 FAR = 10
-#: Validation points, and test points
+#: Number of validation points and of test points, and with --quick
 NUM_POINTS, QUICK_POINTS = 10_000, 2_000
 #: (problem, method) -> mean squared error of the log ratio in nats^2, over three runs, as reported
 #: by the paper (arXiv:2502.02300, appendices E and F)
 with Path(__file__).with_name("reported.csv").open(encoding="utf-8", newline="") as _file:
     _rows = list(csv.DictReader(_file))
 REPORTED = {(row["problem"], row["method"]): float(row["mean"]) for row in _rows}
-#: Defaults of the flags with --quick: the smallest problems, solved within two minutes of a core
+#: Defaults of the flags with --quick: the smallest problems, in two minutes on one core
 QUICK = {"iterations": 1_500, "learning_rates": (5e-3,), "num_seeds": 2}
 QUICK_TOY = {**QUICK, "problems": ("gaussians_d2",), "methods": ("ctsm_v_time1",)}
 QUICK_MI = {**QUICK, "problems": ("mi_d40", "mi_d80")}
@@ -56,7 +57,7 @@ class TableFlags(CommonFlags):
     iterations: PositiveInt | None = setting("training steps, by default the problem's own", None)
     learning_rates: tuple[Positive, ...] = setting("learning rates, by default the paper's", ())
     num_seeds: Draws | None = setting("runs of the best learning rate: 3, or 2 with --quick", None)
-    quick: bool = setting("the smallest problems with few steps, in a minute or two", False)
+    quick: bool = setting("run the smallest problems with few steps, in a minute or two", False)
     output_dir: Path = setting("folder of the table", Path("runs/toy"))
 
 
@@ -89,7 +90,8 @@ def make_table(
     and "matrix" is -1/2 log det of a learned Sigma, both in nats.
 
     Args:
-        problems: the problems to choose from. quick: defaults of the flags with --quick.
+        problems: the problems to choose from.
+        quick: defaults of the flags with --quick.
 
     Raises:
         UserError: for an unknown name, or if no method belongs to a problem.
@@ -97,8 +99,8 @@ def make_table(
     if args.quick:
         args = replace(args, **{key: getattr(args, key) or quick[key] for key in quick})
     names = [choose("problem", key, problems) for key in args.problems] or list(problems)
-    known = {method for problem in problems.values() for method in problem.methods}
-    methods = [choose("method", key, known) for key in args.methods] or known
+    available = {method for problem in problems.values() for method in problem.methods}
+    methods = [choose("method", key, available) for key in args.methods] or available
     cells = [(key, row) for key in names for row in problems[key].methods if row in methods]
     if not cells:
         raise UserError("These methods do not belong to these problems. Omit --methods.")
@@ -118,8 +120,8 @@ def make_table(
 def make_row(
     name: str, method: str, problem: Problem, args: TableFlags, device: str
 ) -> dict[str, Any]:
-    """Means and standard deviations over the runs of a cell, None if a run diverged, the error
-    reported by the paper, and a note if the error is ``FAR`` from it."""
+    """Return the means and standard deviations over the runs of a cell (None if a run diverged),
+    the error reported by the paper, and a note if the error is ``FAR`` times as large."""
     num_points = QUICK_POINTS if args.quick else NUM_POINTS
     if args.iterations is not None:
         problem = problem.shorten(args.iterations)
@@ -130,8 +132,8 @@ def make_row(
     rates = args.learning_rates or problem.learning_rates
     first = {rate: train_once(rate, args.seed) for rate in rates}
     best = min(first, key=lambda rate: first[rate]["validation_error"])
-    others = range(args.seed + 1, args.seed + (args.num_seeds or 3))
-    records = [first[best], *(train_once(best, seed) for seed in others)]
+    seeds = range(args.seed + 1, args.seed + (args.num_seeds or 3))
+    records = [first[best], *(train_once(best, seed) for seed in seeds)]
     row: dict[str, Any] = {"problem": name, "method": method}
     for key in records[0]["test"]:
         values = [record["test"][key] for record in records]

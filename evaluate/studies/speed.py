@@ -1,11 +1,11 @@
-"""Measure the time of a training step: by objective, or by part.
+"""Measure the time of a training step, by objective or by part.
 
 python evaluate/speed.py digits
 python evaluate/speed.py cifar10 --table parts --batch_size 32
 
 The table "objectives" compares each objective with time score matching (TSM), the baseline of the
-paper, on the network of a model. The table "parts" divides a step of the default recipe for images
-of the model's size by the forward and backward pass of the network alone.
+paper, on the network of a model. The table "parts" lists the parts of a step of the default recipe
+for images of the model's size, relative to the forward and backward pass of the network.
 """
 
 import time
@@ -39,7 +39,7 @@ class Arguments(CommonFlags, ModelFlag):
     """Command-line arguments."""
 
     table: Literal["objectives", "parts"] = setting(
-        "objectives (compare them), or parts (of a step of the default recipe)", "objectives"
+        "objectives, or parts of a step of the default recipe", "objectives"
     )
     batch_size: BatchSize = setting("images per batch", 64)
     rounds: Draws = setting("steps of each objective", 10)
@@ -73,8 +73,8 @@ def time_objectives(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
-    """Time a step of the default recipe, and its parts. The parts of the forward pass include
-    their backward pass."""
+    """Time a step of the default recipe and its parts. Parts of the forward pass include their
+    backward pass."""
     device, shape = ebm.device.type, ebm.config.image_shape
     data = random_images(size, shape, ebm.config.num_levels)
     config, training = resolve(data, {"train_batch_size": size, "max_train_steps": 1000})
@@ -124,14 +124,13 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def random_images(batch_size: int, shape: Sequence[int], num_levels: int) -> ImageData:
-    """Return random images: the time of a step does not depend on the images."""
+    """Return random images, since the time of a step does not depend on the images."""
     pixels = torch.randint(num_levels, (2 * batch_size, *shape), dtype=torch.uint8)
     return ImageData("random", num_levels, pixels, pixels[:2], pixels[:2])
 
 
 def make_trainer(ebm: EBM, batch_size: int, objective: str, stein_head: bool = False) -> Trainer:
-    """Return a trainer of the model's network on random images, whose steps are taken one by
-    one."""
+    """Return a trainer of the model's network on random images."""
     prediction = "moments" if stein_head else "normalised"
     head = {"stein_head": stein_head, "prediction": prediction}
     config = replace(ebm.config, **head, condition_dim=0, num_classes=0)
@@ -148,10 +147,10 @@ def make_trainer(ebm: EBM, batch_size: int, objective: str, stein_head: bool = F
 
 
 def time_in_turns(actions: Mapping[str, Action], device: str, rounds: int) -> dict[str, float]:
-    """Return the tenth percentile of the seconds of each action: core seconds on a CPU.
+    """Return the tenth percentile of the seconds of each action (core seconds on a CPU).
 
-    The actions take turns, after one round of warm-up, because the speed of a machine changes
-    over time.
+    The actions alternate, after one round of warm-up, because the speed of a machine varies over
+    time.
     """
     clock = time.process_time if device == "cpu" else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in actions}
