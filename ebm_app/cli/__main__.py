@@ -1,4 +1,4 @@
-"""``ebm COMMAND``, which is also ``python -m ebm_app.cli COMMAND``."""
+"""Entry point of ``ebm COMMAND`` and ``python -m ebm_app.cli COMMAND``."""
 
 import ast
 import sys
@@ -8,17 +8,17 @@ from pathlib import Path
 
 from ebm_app.cli.command_line import run_script
 
-#: Commands, each a module of this folder whose docstring begins with what it does
+#: Commands: modules of this package; the first line of a docstring is its summary
 COMMANDS = (
     *("train", "train_flow", "distill", "sample", "score", "bpd", "compare", "ais", "anomaly"),
     *("selftest", "classify", "samplers", "ratio", "mi", "app", "space"),
 )
-#: Other names of commands
+#: Aliases of commands
 ALIASES = {"evaluate": "bpd", "ui": "app", "flow": "train_flow", "train_energy": "distill"}
 
 
 def main() -> int:
-    """Run the command that the first word names and return the exit code."""
+    """Run the command named by the first argument and return the exit code."""
     name, *words = sys.argv[1:] or ["--help"]
     if name == "--version":
         print(f"ebm_app {version('ebm_app')}")
@@ -27,7 +27,7 @@ def main() -> int:
     if command not in COMMANDS:
         lines = [f"  {command:12} {summary(command)}" for command in COMMANDS]
         print("usage: ebm COMMAND ...", *lines, sep="\n")
-        print("Flags: ebm COMMAND --help. Version: ebm --version.")
+        print("Help: ebm COMMAND --help. Version: ebm --version.")
         return 0 if name in ("-h", "--help") else 2
     sys.argv = [f"ebm {name}", *words]
     return run_script(import_module(f"ebm_app.cli.{command}").main)

@@ -1,9 +1,9 @@
-"""Estimate log Z of a model with annealed chains, and its bits per dim with and without log Z.
+"""Estimate log Z of a model by annealing, and its bits per dim with and without log Z.
 
 ebm ais digits
 ebm ais digits-energy --method diffused --num_temperatures 400
 
-log Z = log of the integral of the unnormalised density exp(log p) is 0 for a normalised model.
+log Z is the log of the integral of the unnormalised density. It is 0 for a normalised model.
 """
 
 from collections.abc import Sequence
@@ -26,16 +26,16 @@ from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.random import derive_seed
 
-#: At least 4, because a method compares two halves of its chains
+#: At least 4, because the two halves of the chains are compared
 NumChains = Annotated[int, Ge(4), Le(1_000_000)]
 
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags, Annealing):
     method: tuple[Literal["diffused", "ais", "raise"], ...] = setting(
-        "methods, of which the first normalises the bits per dim. diffused: chains that take "
-        "steps of the reversed diffusion, forward and reverse; ais: annealed importance sampling, "
-        "forward and reverse; raise: reverse chains from held-out images",
+        "one or more methods; the first one normalises the bits per dim. diffused: forward and "
+        "reverse chains with steps of the reversed diffusion; ais: forward and reverse annealed "
+        "importance sampling; raise: reverse chains from held-out images",
         ("diffused",),
     )
     num_chains: NumChains = setting("chains per run", 64)
@@ -43,7 +43,7 @@ class Arguments(HeldOutFlags, Annealing):
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Estimate log Z by the selected methods; return the figures of each."""
+    """Estimate log Z by the selected methods; return the metrics of each."""
     args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
     _, levels, _ = held_out(args, ebm)
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def figures_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[str, Any]:
-    """Return the figures of a method: log Z, and the bits per dim normalised by it."""
+    """Return the metrics of a method: log Z and the bits per dim normalised by it."""
     estimate, scale = result.estimate, num_dims * log(2)
     figures = {
         **estimate._asdict(),

@@ -1,12 +1,12 @@
-"""Test which images of a folder are unusual under a model, or fit its anomaly detector.
+"""Detect unusual images in a folder with a model, or fit the anomaly detector of a model.
 
 ebm anomaly digits photos --output anomaly.csv
 ebm anomaly runs/mine --fit 600 --data_root data
 
-Each image gets one row, the lowest p-value first: file, p_value, and whether it is unusual at
---false_alarm_rate (yes or no). Images of another size, or with other channels or levels than those
-of the model, are refused; --resize, --grayscale, --rgb and --round_levels convert them. With
---fit, a detector is fitted to the first validation images of the model's data set and saved.
+The table has one row per image, sorted by p-value: file, p_value, and whether the image is unusual
+at --false_alarm_rate (yes or no). The size, channels and grey levels of the images must be those
+of the model; --resize, --grayscale, --rgb and --round_levels convert them. --fit fits a detector
+to the first validation images of the model's data set and saves it.
 """
 
 from collections.abc import Sequence
@@ -33,16 +33,16 @@ COLUMNS = ("file", "p_value", "unusual")
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ConversionFlags, ModelFlag):
-    folder: Positional[Path | None] = setting("folder of images, with all its subfolders", None)
+    folder: Positional[Path | None] = setting("folder of images, searched recursively", None)
     output: Path = setting("CSV file to write", Path("anomaly.csv"))
     false_alarm_rate: Fraction = setting("share of ordinary images that may be flagged", 0.05)
-    fit: Count = setting("fit a detector to this many validation images and save it", 0)
-    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    output_dir: Path | None = setting("folder of the detector; by default the model's", None)
+    fit: Count = setting("number of validation images to fit a detector to", 0)
+    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
+    output_dir: Path | None = setting("folder for the detector; default: that of the model", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Fit a detector, or test the images of a folder; return the number of unusual ones."""
+    """Fit a detector, or test the images of a folder; return the metrics."""
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
     import torch
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def fit(detector: "AnomalyDetector", args: Arguments) -> dict[str, Any]:
-    """Fit a detector to validation images of its model's data set, and save it."""
+    """Fit a detector to validation images of the model's data set, and save it."""
     from ebm_app.evaluation.held_out import images_for
 
     config = detector.model.config

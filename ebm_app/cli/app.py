@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from threading import Thread
 from typing import Annotated
 
-# Must be set before torch is imported. Idle OpenMP threads sleep instead of spinning: spinning
-# threads slow down concurrent runs by a factor of ten.
+# Must be set before torch is imported. Makes idle OpenMP threads sleep: spinning threads slow down
+# concurrent processes tenfold.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from annotated_types import Ge, Le
@@ -24,18 +24,18 @@ HostName = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[\w-]+(\.[\w-]+)*$
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags):
-    model: str | None = setting("folder, bundled name or hub id; selected first on the page", None)
-    models_dir: str | None = setting("folder of runs to offer as models", None)
+    model: str | None = setting("initially selected model: folder, bundled name or hub id", None)
+    models_dir: str | None = setting("folder of runs to list as models", None)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
-    host: str = setting("address to listen on; anything but localhost needs --auth", "127.0.0.1")
+    host: str = setting("address to listen on; requires --auth if not localhost", "127.0.0.1")
     port: Annotated[int, Ge(1), Le(65_535)] = setting("port to listen on", 7860)
     auth: str | None = setting(
-        "user:password for visitors; defaults to the environment variable EBM_AUTH", None
+        "user:password of the page; default: environment variable EBM_AUTH", None
     )
-    no_auth: bool = setting("serve without a password even if --host is not localhost", False)
+    no_auth: bool = setting("serve without a password if --host is not localhost", False)
     allowed_hosts: tuple[HostName, ...] = setting(
-        "host names under which the page may be requested; defaults to localhost, or to any name "
-        "if --host is not localhost",
+        "host names under which the page may be requested; default: localhost, or any name if "
+        "--host is not localhost",
         (),
     )
 
@@ -55,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     folders, device = find_models(args.model, args.models_dir), resolve_device(args.device)
     models = Models(folders, device, args.data_root)
     if args.model is not None:
-        models.load(next(iter(models.folders)))  # report a bad model now instead of on the page
+        models.load(next(iter(models.folders)))  # report an invalid model before serving
     app = build_app(models, args.seed)
-    # the first visitor does not wait for the first model
+    # load the first model before the first request
     Thread(target=models.map_threshold, args=(next(iter(models.folders)),), daemon=True).start()
     print(f"{serve(app, args.host, args.port, auth, hosts)} - stop with Ctrl-C", flush=True)
     app.block_thread()

@@ -1,13 +1,13 @@
-"""Compute bits per dim of a model on held-out images, by one or several estimators of log p.
+"""Compute bits per dim of a model on held-out images, with one or more estimators of log p.
 
 ebm bpd digits --estimator all
 ebm bpd digits --estimator probability_flow --estimator_args num_steps=40
 ebm bpd digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split validation
 
-The first table has the mean over images, its standard error (stderr), the part of that error by
-the estimator and, with --repeats of 2 or more, by the dequantisation (numerical_error), and that
-error for one image (image_error). The second table has the differences between estimators, which
-measure the error of the model.
+The first table has the mean over images, its standard error (stderr), the numerical error of the
+mean (numerical_error) and of a single image (image_error). The numerical error is that of the
+estimator and, with at least 2 --repeats, of the dequantisation. The second table has the
+differences between estimators, which measure the error of the model.
 """
 
 import sys
@@ -35,28 +35,28 @@ ALL = "all"
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
     estimator: tuple[str, ...] = setting(
-        "estimators of log p, each 'NAME' or 'NAME key=value ...'; defaults to elbo, or to "
-        "time_integral for a model without a Stein head. The JSON output reports the first "
-        "estimator at its top level. elbo: a normalised lower bound; path_integral: the time "
-        "score along noisy copies; probability_flow: the density of the ODE; time_integral: the "
-        "time score at the image; energy: one pass of an energy network; amortised: one pass of "
-        "a network of ebm distill; discrete: the bound of a diffusers model; all: those of the "
-        "model",
+        "estimators of log p, each 'NAME' or 'NAME key=value ...'; default: elbo, or "
+        "time_integral for a model without a Stein head. The first estimator is at the top level "
+        "of the JSON output. elbo: normalised lower bound; path_integral: integral of the time "
+        "score along noisy copies of the image; probability_flow: density of the probability "
+        "flow ODE; time_integral: integral of the time score at the image; energy: one pass of "
+        "an energy network; amortised: one pass of a network from ebm distill; discrete: bound "
+        "of a diffusers model; all: every estimator that the model supports",
         (),
     )
     estimator_args: tuple[str, ...] = setting(
-        "settings KEY=VALUE, for each estimator that has them", ()
+        "settings KEY=VALUE, applied to every estimator that has them", ()
     )
     dequantisation: str | None = setting(
-        "uniform, truncated_normal or decoder; defaults to that of the model", None
+        "uniform, truncated_normal or decoder; default: that of the model", None
     )
-    labels: bool = setting("compute bits of p(x | label) with the labels of the images", False)
+    labels: bool = setting("evaluate p(x | label) with the labels of the images", False)
     formats: bool = setting("also print the bits of PNG, WebP and JPEG XL (if installed)", False)
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 
 
 def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
-    """Return the selected estimators by the text "NAME key=value ..." that selects them."""
+    """Return the selected estimators, keyed by their text "NAME key=value ..."."""
     from ebm_app.likelihood import ALIASES, ESTIMATORS, make_estimator, resolve_estimator
 
     runs = {run: run.split() or [""] for run in args.estimator or [ebm.default_estimator]}
@@ -74,7 +74,7 @@ def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Evaluate a split; return the figures on the main process, and None on the others."""
+    """Evaluate a split; return the metrics on the main process, and None on others."""
     args = parse(Arguments, __doc__, argv)
     check_estimators([run.partition(" ")[0] for run in args.estimator], ALL)
     # slow to import, and not needed for --help
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if is_main:
         print(data.describe(), file=sys.stderr)
     formats = {}
-    if args.formats:  # before the estimators, which may take hours
+    if args.formats:  # first, because the estimators may take hours
         decoded = levels[torch.arange(len(levels))]
         formats = on_main(accelerator, lambda: codec_bits(decoded)) or {}
     bits, results = {}, {}
@@ -105,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         bar = partial(tqdm, desc=name, disable=not is_main)
         shared = accelerator, ebm, levels, noise, estimator, dequantiser, args.batch_size
         bits[name], results[name] = bits_by_estimator(*shared, wrap=bar, labels=labels)
-        if is_main:  # a later estimator may take hours, or fail
-            with suppress(OSError):  # reported by ``save``, which prints all figures
+        if is_main:  # later estimators may take hours or fail
+            with suppress(OSError):  # reported by ``save`` below
                 output.write({"estimators": results})
     first = next(iter(results))
     figures = {
@@ -127,6 +127,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
             print(to_markdown(figures["disagreements"]))
         warn_of_disagreements({name: row["bits_per_dim"] for name, row in results.items()})
         for name, value in formats.items():
-            print(f"{name}: {value:.3f} bits per dim, all images on one sheet")
+            print(f"{name}: {value:.3f} bits per dim, with all images in one file")
     shut_down(accelerator)
     return figures if is_main else None

@@ -1,9 +1,9 @@
-"""Measure how well a class-conditional model classifies held-out images by p(label | x).
+"""Measure how well a class-conditional model classifies held-out images.
 
 ebm classify mnist --limit 1000
 
-The posterior p(label | x) follows from the model's bounds on log p(x | label). The calibration
-error compares the probability of the predicted label with how often that label is correct.
+The class probabilities p(label | x) follow from the model's bounds on log p(x | label). The
+calibration error compares the probability of the predicted label with its accuracy.
 """
 
 import time
@@ -23,7 +23,7 @@ from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.tensors import standard_error
 
-#: Bins of the calibration error
+#: Number of bins of the calibration error
 NUM_BINS = 15
 
 
@@ -34,7 +34,7 @@ class Arguments(ImageFlags):
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Classify held-out images; return accuracy, calibration error and cost."""
+    """Classify held-out images; return the accuracy, calibration error and cost."""
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     data, levels, trained_on = held_out(args, ebm)
@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def calibration_error(confidence: Tensor, is_correct: Tensor) -> float:
-    """Return the expected calibration error: the mean over images of |accuracy - confidence| in
-    their bin of the confidence.
+    """Return the expected calibration error: the mean over images of |accuracy - confidence| of
+    their confidence bin.
 
     Source: Guo et al. 2017, arXiv:1706.04599, equation 3, with 15 bins of equal width.
 
@@ -71,8 +71,8 @@ def calibration_error(confidence: Tensor, is_correct: Tensor) -> float:
     0.4
 
     Args:
-        confidence: (N,), probability of the predicted label.
-        is_correct: (N,), 1 where that label is correct and 0 elsewhere.
+        confidence: (N,), probabilities of the predicted labels.
+        is_correct: (N,), 1 where the label is correct and 0 elsewhere.
     """
     bins = (confidence.double() * NUM_BINS).long().clamp_max(NUM_BINS - 1)
     gap = torch.zeros(NUM_BINS, dtype=torch.float64)

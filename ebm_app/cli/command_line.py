@@ -1,4 +1,4 @@
-"""Command lines: a frozen dataclass of flags and one ``main`` for each command.
+"""Command lines: each command has a frozen dataclass of flags and a ``main``.
 
     @configuration(kw_only=True)
     class Arguments(CommonFlags, ModelFlag):
@@ -10,9 +10,9 @@
         ...
         return {"bits_per_dim": 1.67}
 
-``run_script`` runs such a ``main`` and prints the figures that it returns. Flags are written
+``run_script`` runs a ``main`` and prints the metrics that it returns. Flags are written
 ``--num_images 64``, lists ``--x 1 2``. ``--help`` shows the common flags, ``--help_advanced`` all
-of them. Modules that take long to import are imported after parsing, so that ``--help`` is fast.
+flags. Slow imports come after parsing, so that ``--help`` is fast.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
 ADVANCED = "--help_advanced"
 ADVANCED_NOTE = f"{ADVANCED} shows all flags. "
 IMPORT_NOTE = (
-    "--import MODULE imports a Python module first, which may register paths, objectives, data "
+    "--import MODULE first imports a Python module, which may register paths, objectives, data "
     "sets and more (docs/extending.md)."
 )
 
@@ -47,7 +47,7 @@ def argument(text: str) -> Any:
 
 @configuration(kw_only=True)
 class CommonFlags:
-    """Flags of every command."""
+    """Flags of all commands."""
 
     seed: Seed = setting("random seed", 0)
     device: str = setting("auto, cpu or cuda", "auto")
@@ -55,22 +55,22 @@ class CommonFlags:
 
 @configuration(kw_only=True)
 class ModelFlag:
-    """The model argument of a command."""
+    """Model argument of a command."""
 
     model: Positional[str] = argument("a folder, a bundled name or a hub id")
 
 
 @configuration(kw_only=True)
 class ConversionFlags:
-    """Flags that allow conversions of image files to the size, channels and levels of a model."""
+    """Flags that convert image files to the size, channels and grey levels of a model."""
 
-    resize: bool = setting("crop images at the centre and resize them for the model", False)
-    grayscale: bool = setting("convert colour images to grey for a model of grey images", False)
-    rgb: bool = setting("repeat the channel of grey images for a model of colour images", False)
+    resize: bool = setting("centre-crop and resize images to the size of the model", False)
+    grayscale: bool = setting("convert colour images to grey, for a model of grey images", False)
+    rgb: bool = setting("convert grey images to RGB, for a model of colour images", False)
     round_levels: bool = setting("round pixels to the grey levels of the model", False)
 
     def conversions(self) -> list[str]:
-        """Return the names of the conversions that are set."""
+        """Return the names of the enabled conversions."""
         names = (item.name for item in dataclasses.fields(ConversionFlags))
         return [name for name in names if getattr(self, name)]
 
@@ -81,21 +81,20 @@ def parse(
     argv: Sequence[str] | None = None,
     first: Sequence[str] = (),
 ) -> T:
-    """Parse a command line into the configuration ``kind``.
+    """Parse a command line into an instance of ``kind``.
 
-    A field with a help text is a flag; a field without one keeps its default.
+    Fields with a help text are flags; other fields keep their default.
 
     Args:
         kind: dataclass of the flags.
-        description: first text of ``--help``.
-        argv: words of the command line, by default those of ``sys.argv``.
-        first: names of the flags that ``--help`` shows first; the others follow in the order of
-            the fields.
+        description: text at the top of ``--help``.
+        argv: command-line arguments; default: those of ``sys.argv``.
+        first: flags that ``--help`` lists first; the others follow in field order.
 
     Raises:
         UserError: if a value is out of range.
-        SystemExit: with code 0 for ``--help``, and with code 2 for an unknown flag or a value
-            that has the wrong type.
+        SystemExit: with code 0 for ``--help``, and with code 2 for an unknown flag or a value of
+            the wrong type.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     importer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -118,7 +117,7 @@ def parse(
 
 
 def _with_example_lines(description: str) -> str:
-    """Separate examples ``ebm ...`` by blank lines, since tyro joins the lines of a paragraph.
+    """Put blank lines between examples ``ebm ...``, because tyro joins the lines of a paragraph.
 
     >>> _with_example_lines("ebm bpd digits\\nebm bpd mnist")
     'ebm bpd digits\\n\\nebm bpd mnist'
@@ -127,8 +126,8 @@ def _with_example_lines(description: str) -> str:
 
 
 def _flags(kind: type, hide_advanced: bool, first: Sequence[str]) -> type:
-    """Return a dataclass of the flags of ``kind`` without checks of ranges, so that ``kind``
-    itself reports values out of range."""
+    """Return a dataclass of the flags of ``kind`` without range checks, so that ``kind`` itself
+    reports values out of range."""
     hints = get_type_hints(kind, include_extras=True)
     rank = {name: index for index, name in enumerate(first)}
     items = sorted(dataclasses.fields(kind), key=lambda item: rank.get(item.name, len(rank)))
@@ -141,7 +140,7 @@ def _flags(kind: type, hide_advanced: bool, first: Sequence[str]) -> type:
 
 
 def explicit(args: Any, argv: Sequence[str] | None, kind: type) -> dict[str, Any]:
-    """Return the fields of ``kind`` that the command line sets explicitly, as name -> value."""
+    """Return the values of the fields of ``kind`` that the command line sets explicitly."""
     words = sys.argv[1:] if argv is None else argv
     names = {word[2:].partition("=")[0].replace("-", "_") for word in words if word[:2] == "--"}
     return {
@@ -154,9 +153,9 @@ def explicit(args: Any, argv: Sequence[str] | None, kind: type) -> dict[str, Any
 def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     """Run the ``main`` of a command and return the exit code.
 
-    The figures that ``main`` returns are printed as one JSON object on the last line. An error
-    that the user can fix is printed as one sentence on stderr, with exit code 2. The exit code is
-    also 2 if the figures could not be written to stdout, and 128 + N after signal N.
+    The metrics that ``main`` returns are printed as JSON on the last line. An error that the user
+    can fix is printed on stderr without a traceback, with exit code 2. The exit code is also 2 if
+    the metrics could not be written to stdout, and 128 + N after signal N.
     """
     code, problem = 0, None
     with lasting_terminal() as stdout:
@@ -172,7 +171,7 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
             code, problem = (
                 128 + stop.signum,
                 (
-                    f"Stopped by {stop}. Saved {stop.saved}; continue with "
+                    f"Stopped by {stop}. Saved {stop.saved}; resume with "
                     "--resume_from_checkpoint latest."
                 ),
             )
@@ -181,7 +180,7 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
         stdout.flush()
         if code == 0 and stdout.is_lost:
             code = 2
-            problem = "error: Could not write the figures to stdout; they are in the run's record."
+            problem = "error: Could not write the metrics to stdout; they are in the run record."
         if problem:
             print(problem, file=sys.stderr)
     return code

@@ -1,10 +1,10 @@
-"""Compare two models: the settings that differ, and their bits per dim on the same images.
+"""Compare the settings of two models, and their bits per dim on the same images.
 
 ebm compare runs/one runs/other
 ebm compare digits digits-energy --limit 100
 
-The standard error of the difference is that of the mean difference of an image, with the same
-dequantisation noise for both models. Each model is scored by its default estimator.
+Each model is evaluated with its default estimator, on the same dequantisation noise. The standard
+error of the difference is that of the mean of paired differences.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ from ebm_app.utils.output import Output, to_markdown
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
-    other: Positional[str] = argument("a second folder, bundled name or hub id")
+    other: Positional[str] = argument("second model: a folder, a bundled name or a hub id")
     output_dir: Path = setting("folder for the record", Path("runs/compare"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Compare two models; return the figures on the main process, and None on the others."""
+    """Compare two models; return the metrics on the main process, and None on others."""
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
     import pandas as pd
@@ -44,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
     settings, bits = [], {}
     if args.model == args.other:
-        raise UserError(f"Both models are {args.model}. Give two.")
+        raise UserError(f"Both models are {args.model}. Pass two different models.")
     for name in (args.model, args.other):
         accelerator, ebm = open_model(replace(args, model=name))
-        # the second model sees the images of the first
+        # evaluate the second model on the data set of the first
         args = replace(args, dataset=args.dataset or ebm.config.dataset)
         _, levels, _ = held_out(args, ebm)
         noise = dequantisation_noise(args.repeats, levels, args.seed)
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         bits[name], _ = bits_by_estimator(*shared, wrap=bar)
         record = find_folder(name) / RUN_FILE
         own = read_json(record)["settings"] if record.is_file() else {"ebm": to_dict(ebm.config)}
-        settings += pd.json_normalize(own).to_dict("records")  # by the path of the setting
+        settings += pd.json_normalize(own).to_dict("records")  # keys are paths of settings
     (pair,) = disagreements(bits)
     rows = [
         {"setting": key, "first": repr(one), "second": repr(other)}

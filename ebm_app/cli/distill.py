@@ -1,15 +1,16 @@
-"""Distil a trained model into a network that needs one pass: an energy, or a likelihood.
+"""Distil a trained model into a one-pass network: an energy or a likelihood.
 
 ebm distill digits --output_dir runs/digits-energy
 ebm distill mnist --target likelihood --data_root data --max_train_minutes 20
 
-An energy network is trained on the model's outputs at noisy copies of its training images. At the
-end, the calibration offset is measured on validation images and stored with the model: the log
-density of one pass minus the variational bound, on average.
+An energy network is trained on the model's outputs for noisy training images. At the end, its
+calibration offset is measured on validation images and stored with it: the mean difference between
+its log density and its variational bound.
 
-An amortised likelihood is trained on the terms of the model's bound, for training images and for
-unusual images made from them. The targets are computed first, for half of --max_train_minutes, and
-kept in the output folder for further runs. Its error is calibrated on validation images.
+An amortised likelihood is trained on the per-dimension terms of the model's bound, for training
+images and unusual variants of them. These targets are computed first, for up to half of
+--max_train_minutes, and kept in the output folder for later runs. The error of the network is
+calibrated on validation images.
 """
 
 import math
@@ -34,28 +35,28 @@ RECIPES: dict[str, dict[str, Any]] = {
     | dict(adam_weight_decay=0.01),
 }
 COMMON: dict[str, Any] = dict(optimizer="muon", max_grad_norm=1.0, validation_repeats=1)
-#: Held-out images of an amortised likelihood
+#: Number of held-out images of an amortised likelihood
 NUM_HELD_OUT = 768
 
 
 @configuration(kw_only=True)
 class Arguments(LoopConfig, RunOptions, ConversionFlags):
-    """Flags of the command. Settings of the recipe replace the defaults."""
+    """Flags of the command. The recipe replaces some defaults."""
 
     model: Positional[str | None] = setting("a folder, a bundled name or a hub id", None)
-    target: Literal["energy", "likelihood"] = setting("what the network computes", "energy")
-    dataset: str | None = setting("data set; the model's own if not given", None)
-    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    download: bool = setting("download a missing data set", False)
-    num_images: PositiveInt = setting("max training images of a likelihood", 20_000)
+    target: Literal["energy", "likelihood"] = setting("output of the network", "energy")
+    dataset: str | None = setting("data set; default: that of the model", None)
+    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
+    download: bool = setting("download the data set if it is missing", False)
+    num_images: PositiveInt = setting("max training images, for --target likelihood", 20_000)
     others: tuple[str, ...] = setting(
-        "further data sets to train a likelihood on, whose images are unusual for the model", ()
+        "additional data sets with unusual images, for --target likelihood", ()
     )
     output_dir: Path = setting("folder of the run", Path("runs/distilled"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Distil, and return the metrics on the main process."""
+    """Distil a model; return the metrics on the main process, and None on others."""
     began, args = time.perf_counter(), parse(Arguments, __doc__, argv, ("target", "dataset"))
     args, resumed = resume(args, argv)
     # slow to import, and not needed for --help
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.utils.processes import resolve_device
 
     if args.model is None:
-        raise UserError("Name the model to distil: its folder, a bundled name or a hub id.")
+        raise UserError("Expected a model to distil: its folder, a bundled name or a hub id.")
     teacher = EBM.from_pretrained(args.model)
     names = [args.dataset or teacher.config.dataset, *args.others]
     flags = args.data_root, args.download, args.conversions()

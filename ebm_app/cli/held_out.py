@@ -1,4 +1,4 @@
-"""Flags of the commands that evaluate a model on held-out images, and what they select."""
+"""Flags of commands that evaluate a model on held-out images."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ebm_app.ebm import EBM
 
 
-#: Names of estimators and their old names, to report a mistake before slow imports
+#: Names of estimators and their aliases, to check flags before slow imports
 ESTIMATORS = ("elbo", "path_integral", "probability_flow", "time_integral", "energy", "discrete")
 ESTIMATORS += ("amortised",)
 OLD_ESTIMATORS = ("noised", "pf_ode", "ratio", "paper")
@@ -28,13 +28,13 @@ OLD_ESTIMATORS = ("noised", "pf_ode", "ratio", "paper")
 class ImageFlags(CommonFlags, ConversionFlags, ModelFlag):
     """Flags of a command that reads images for a model."""
 
-    dataset: str | None = setting("data set; the model's own if not given", None)
-    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    download: bool = setting("download a missing data set", False)
-    skip_bad: bool = setting("leave out files of a folder that are not readable images", False)
+    dataset: str | None = setting("data set; default: that of the model", None)
+    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
+    download: bool = setting("download the data set if it is missing", False)
+    skip_bad: bool = setting("skip files of a folder that are not readable images", False)
     split: Literal["train", "validation", "test"] = setting("split to evaluate", "test")
     limit: AtLeastTwo | None = setting(
-        "number of images to evaluate, the first ones; all if not given", None
+        "evaluate only the first images of the split; default: all images", None
     )
 
 
@@ -44,26 +44,26 @@ class HeldOutFlags(ImageFlags):
 
     repeats: Draws = setting("dequantisation draws per image", 4)
     batch_size: BatchSize | None = setting(
-        "images per network call; as many as fit in 2^17 elements if not given", None
+        "images per network call; default: as many as fit in 2^17 elements", None
     )
     eps: Margin | None = setting(
-        "margin: log p is evaluated at t = 1 - eps; the model's own if not given", None
+        "evaluate log p at t = 1 - eps; default: the margin of the model", None
     )
     num_levels: NumLevels | None = setting(
-        "grey levels of a diffusers pipeline; 256 if not given", None
+        "number of grey levels of a diffusers pipeline; default: 256", None
     )
 
 
 def check_estimators(names: Iterable[str], *others: str) -> None:
-    """Raise a UserError for a name that is neither an estimator nor one of ``others``, unless
-    --import may have registered it."""
+    """Raise a UserError for a name that is neither an estimator nor in ``others``. Names that a
+    module of --import may have registered are not checked."""
     if "ebm_app.likelihood" not in sys.modules:
         for name in names:
             choose("estimator", name, [*ESTIMATORS, *OLD_ESTIMATORS, *others])
 
 
 def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
-    """Return the accelerator and the model, with the margin of ``--eps``."""
+    """Return the accelerator and the model, with the margin ``--eps`` if set."""
     from ebm_app.ebm import EBM  # slow to import
     from ebm_app.utils.processes import make_accelerator
 
@@ -76,18 +76,16 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
         ebm.density = ebm.density.with_eps(args.eps)
         if args.eps < ebm.model.eps:
             print(
-                f"warning: The model was trained on times up to 1 - {ebm.model.eps}. With --eps "
-                f"{args.eps} the network is evaluated beyond them, and the bits per dim may be "
-                "too low.",
+                f"warning: The model was trained on times up to 1 - {ebm.model.eps}, but --eps "
+                f"{args.eps} evaluates it at later times. The bits per dim may be too low.",
                 file=sys.stderr,
             )
     return accelerator, ebm
 
 
 def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images, list[str] | None]":
-    """Return a data set, the levels (N, C, H, W) of its images to evaluate, and the names of those
-    that the model was trained on, after a warning; None if its training images were not recorded.
-    """
+    """Return a data set, the grey levels (N, C, H, W) of the images to evaluate, and the names of
+    those that the model was trained on, or None if its training images were not recorded."""
     from ebm_app.evaluation.held_out import images_for  # slow to import
 
     data = images_for(
@@ -101,7 +99,7 @@ def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images, list[str
     levels = data.split(args.split)[: args.limit]
     if len(levels) < 2:
         raise UserError(
-            f"Expected at least 2 images for a standard error, got {len(levels)}. Choose another "
+            f"Expected at least 2 images for a standard error, got {len(levels)}. Use another "
             "--split."
         )
     mask, names = ebm.was_trained_on(levels), data.split_names(args.split)
@@ -112,11 +110,11 @@ def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images, list[str
 
 
 def warn_of_training_images(names: Sequence[str] | None, num: int) -> None:
-    """Warn that the model was trained on these of ``num`` images, and name at most ten."""
+    """Warn that the model was trained on some of ``num`` images, naming at most ten of them."""
     if names:
         more = f" and {len(names) - 10} more" if len(names) > 10 else ""
         print(
             f"warning: The model was trained on {len(names)} of these {num} images: "
-            f"{', '.join(names[:10])}{more}. Their likelihoods are not those of new images.",
+            f"{', '.join(names[:10])}{more}. Their likelihoods may be too high.",
             file=sys.stderr,
         )

@@ -17,34 +17,32 @@ from ebm_app.utils.output import Output
 
 @configuration(kw_only=True)
 class Arguments:
-    x: str | None = setting("rows of X: .npy, .npz, .csv, .tsv, .txt or .parquet", None)
-    y: str | None = setting("rows of Y, one for each row of X; may be the same table", None)
+    x: str | None = setting("file of the rows of X: .npy, .npz, .csv, .tsv, .txt, .parquet", None)
+    y: str | None = setting("file of the rows of Y, paired with those of X; may be the same", None)
     x_columns: tuple[str, ...] = setting(
-        "columns of --x, by default all, or the array of an .npz file", ()
+        "columns of --x, or name of the array of an .npz file; default: all columns", ()
     )
     y_columns: tuple[str, ...] = setting(
-        "columns of --y, by default all, or the array of an .npz file", ()
+        "columns of --y, or name of the array of an .npz file; default: all columns", ()
     )
-    iterations: Steps | None = setting(
-        "max training steps of each network; 1,000 if not given", None
-    )
+    iterations: Steps | None = setting("max training steps of each network; default: 1,000", None)
     seed: Seed = setting("seed of folds, weights and batches", 0)
-    output_dir: Path = setting("folder of the record and the plot", Path("runs/mi"))
+    output_dir: Path = setting("folder for the record and the plot", Path("runs/mi"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Estimate and return the metrics."""
+    """Estimate the mutual information; return the metrics."""
     return estimate_rows(parse(Arguments, __doc__, argv))
 
 
 def estimate_rows(args: Arguments) -> dict[str, Any]:
-    """Estimate the mutual information of the rows of two files, and write record and plot."""
-    # imported after parsing, because they take seconds
+    """Estimate the mutual information of the rows of two files; write the record and plot."""
+    # slow to import, and not needed for --help
     from ebm_app.ratios.information import InformationFit
     from ebm_app.ratios.rows import read_rows
 
     if not (args.x and args.y):
-        raise UserError("Rows of one side are missing. Give both --x and --y.")
+        raise UserError("Expected rows of X and of Y. Pass both --x and --y.")
     output = Output(args.output_dir / "mi_data.json", args)
     x, y = read_rows(args.x, args.x_columns), read_rows(args.y, args.y_columns)
     fit = InformationFit(x, y, steps=args.iterations or 1_000, random_state=args.seed)

@@ -1,4 +1,4 @@
-"""Estimate the log density ratio of two samples, and their KL divergence, in nats.
+"""Estimate the log density ratio and the KL divergence of two samples, in nats.
 
 ebm ratio --x0 a.npy --x1 b.npy
 ebm ratio --x0 a.npy --x1 b.npy --at c.npy --method classifier
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 @configuration(kw_only=True)
 class Arguments:
-    x0: str = argument("rows of p_0: .npy, .npz, .csv, .tsv, .txt or .parquet")
-    x1: str = argument("rows of p_1, with the same columns")
-    at: str | None = setting("rows at which to write log p_1 / p_0 to at.csv", None)
+    x0: str = argument("file with samples of p_0: .npy, .npz, .csv, .tsv, .txt or .parquet")
+    x1: str = argument("file with samples of p_1, with the same columns")
+    at: str | None = setting("file with points at which log p_1 / p_0 is written to at.csv", None)
     method: Literal["ctsm_v", "ctsm", "classifier"] = setting(
-        "ctsm_v or ctsm: integral of a learned time score; classifier: faster, for samples that "
-        "overlap",
+        "ctsm_v or ctsm: integral of a learned time score; classifier: faster, for overlapping "
+        "samples",
         "ctsm_v",
     )
     columns: tuple[str, ...] = setting(
-        "columns of tables, by default all, or the array of .npz files", ()
+        "columns of the files, or name of the array of .npz files; default: all columns", ()
     )
-    num_folds: int = setting("number of folds, each with its own network", 5)
+    num_folds: int = setting("number of cross-fitting folds, each with its own network", 5)
     iterations: Steps = setting("max training steps of each network", 1_200)
-    output_dir: Path = setting("folder of the record, the plot and the tables", Path("runs/ratio"))
+    output_dir: Path = setting("folder for the record, plot and tables", Path("runs/ratio"))
     seed: Seed = setting("seed of folds, weights and batches", 0)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Estimate and return the metrics; write the log ratio of each row to tables."""
+    """Estimate the ratio; write the log ratio of each row to tables and return the metrics."""
     args = parse(Arguments, __doc__, argv)
-    # imported after parsing, because they take seconds
+    # slow to import, and not needed for --help
     import pandas as pd
 
     from ebm_app.ratios.classifier import classify
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def save_estimate(fit: "CrossFit", output: Output, **settings: str) -> "Estimate":
-    """Train every fold, write the figures, ``settings`` and the plot, and print the summary."""
+    """Train all folds, write the metrics, ``settings`` and plot, and print the summary."""
     for _ in tqdm(fit.run(), total=fit.num_folds, unit="fold", leave=False):
         pass
     estimate = fit.result()

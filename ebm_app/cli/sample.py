@@ -2,7 +2,7 @@
 
 ebm sample digits --sampler dpm --sampler_args noise=1 --num_images 64
 
-The output folder gets one PNG file per image, and all images in grid.png.
+Writes one PNG file per image, and a grid of all images (grid.png), to the output folder.
 """
 
 import time
@@ -23,26 +23,25 @@ RANDOM = "random"
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
     sampler: str = setting(
-        "dpm: DPM-Solver++(2M) for the ODE or, with noise=1, the SDE; pf_ode: the "
-        "probability-flow ODE; annealed_hmc: Hamiltonian Monte Carlo from noise to data",
+        "dpm: DPM-Solver++(2M), for the ODE or, with noise=1, the SDE; pf_ode: probability flow "
+        "ODE; annealed_hmc: annealed Hamiltonian Monte Carlo from noise to data",
         "dpm",
     )
     num_images: PositiveInt = setting("number of images", 64)
     labels: tuple[Count | Literal["random"], ...] = setting(
-        "class labels, used in turn, or random; for class-conditional models", ()
+        "class labels, used in turn, or random; for a class-conditional model", ()
     )
     guidance: NonNegative = setting(
-        "strength of the labels: 1 samples from p(x | label), more gives clearer and less varied "
-        "images",
+        "strength of the labels: 1 samples from p(x | label), larger values give clearer and less "
+        "varied images",
         1.0,
     )
     num_steps: Steps | None = setting(
-        "steps of the solver, or temperatures of annealed_hmc; defaults to the sampler's own "
-        "number",
+        "steps of the solver, or temperatures of annealed_hmc; default: that of the sampler",
         None,
     )
     sampler_args: tuple[str, ...] = setting(
-        "other settings KEY=VALUE of the sampler. All: end_variance=0.001; dpm: noise=0; pf_ode: "
+        "other settings KEY=VALUE; defaults: end_variance=0.001; dpm: noise=0; pf_ode: "
         "num_probes=None; annealed_hmc: schedule=arc_length, steps_per_temperature=1, "
         "num_leapfrog_steps=4, final_steps=5, step_size=0.5, score=head, acceptance=work",
         (),
@@ -51,7 +50,7 @@ class Arguments(CommonFlags, ModelFlag):
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Draw images and write them; return their number, the seconds and the evaluations."""
+    """Draw and write images; return the number of files, the seconds and the evaluations."""
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
     from ebm_app.data.pictures import image_grid, save_image, to_uint8

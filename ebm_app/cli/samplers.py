@@ -1,19 +1,19 @@
-"""Compare the quality and the cost of samplers, measured by a classifier of the data set.
+"""Compare the quality and cost of samplers, using a classifier of the data set.
 
 ebm samplers digits --run "pf_ode num_steps=10" --run annealed_hmc
 ebm samplers mnist --run "dpm guidance=1" --run "dpm guidance=1.5"
 
-Each run is one row of the table, followed by training images that the classifier was not fitted
-to, which show what a perfect sampler would reach:
+The table has one row per run. The last rows measure training images that were held out from the
+classifier; a perfect sampler would reach their values.
 
 - nfe: evaluations of the Stein score per image.
-- frechet: Fréchet distance of the classifier's features to those of the validation images.
-- class_balance: share of the rarest class divided by that of the most frequent one.
-- clear_share: share of images whose class has a probability of at least 0.9.
-- copies: share of images nearer to one of 10,000 training images than all but one percent of
-  validation images are; identical: share of images equal to one of them.
-- of_class, of_class_by_neighbour: for a run with guidance, which draws all classes in turn, share
-  of images that have their label by the classifier, and by the nearest training image.
+- frechet: Fréchet distance to the validation images, in the feature space of the classifier.
+- class_balance: frequency of the rarest class divided by that of the most frequent class.
+- clear_share: share of images whose predicted class has a probability of at least 0.9.
+- copies: share of images that are closer to one of 10,000 training images than 99% of validation
+  images are; identical: share of images equal to one of these training images.
+- of_class, of_class_by_neighbour: share of images whose label is confirmed by the classifier, and
+  by the nearest training image. Only for runs with guidance, which use all labels in turn.
 """
 
 import time
@@ -41,34 +41,34 @@ from ebm_app.utils.random import derive_seed
 from ebm_app.utils.registry import choose, settings_of_each
 
 NumImages = Annotated[int, Ge(2), Le(100_000)]
-#: Training images among which the nearest neighbour is searched
+#: Number of training images searched for nearest neighbours
 NUM_NEIGHBOURS = 10_000
-#: Draws of training images whose mean and deviation are reported
+#: Number of draws of training images over which the mean and deviation are taken
 FLOOR_DRAWS = 10
 
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
     run: tyro.conf.UseAppendAction[tuple[str, ...]] = setting(
-        "'SAMPLER key=value ...', can be repeated; defaults to one run of each sampler", ()
+        "'SAMPLER key=value ...', may be repeated; default: one run per sampler", ()
     )
     num_images: NumImages = setting("number of images per run", 200)
     batch_size: BatchSize = setting("images per batch", 50)
     classifier_steps: PositiveInt = setting("training steps of the classifier", 600)
-    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    download: bool = setting("download a missing data set", False)
+    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
+    download: bool = setting("download the data set if it is missing", False)
     output_dir: Path = setting("folder for the record", Path("runs/samplers"))
 
 
 @configuration
 class Guidance:
-    """Setting of a run beside those of its sampler."""
+    """Setting of a run in addition to those of its sampler."""
 
     guidance: NonNegative | None = None
 
 
 def parse_run(text: str) -> tuple[str, Sampler, float | None]:
-    """Return the name of the run "SAMPLER key=value ...", its sampler and its guidance."""
+    """Parse "SAMPLER key=value ..." into the name, sampler and guidance of a run."""
     name, *pairs = text.split() or [""]
     kind: type[Sampler] = SAMPLERS[choose("sampler", name, SAMPLERS)]
     own, guided = settings_of_each({name: kind, "run": Guidance}, pairs).values()
@@ -78,8 +78,8 @@ def parse_run(text: str) -> tuple[str, Sampler, float | None]:
 def draw(
     ebm: EBM, name: str, sampler: Sampler, guidance: float | None, args: Arguments
 ) -> tuple[Tensor, Tensor | None, dict[str, float]]:
-    """Return images (N, C, H, W) in [0, 1], their labels (N,) if the run has guidance, and the
-    cost."""
+    """Draw images (N, C, H, W) in [0, 1]; return them, their labels (N,) if the run has guidance,
+    and the cost."""
     labels, images, nfe, begin = None, [], 0, time.perf_counter()
     if guidance is not None:
         labels = torch.arange(args.num_images) % max(ebm.config.num_classes, 1)
@@ -90,17 +90,17 @@ def draw(
             options = {"labels": labels[batch], "guidance": guidance}
         *_, frame = ebm.iterate_sample(len(batch), sampler, seed, **options)
         images.append(ebm.to_images(frame.x))
-        nfe += frame.nfe * len(batch)  # adaptive samplers differ between batches
+        nfe += frame.nfe * len(batch)  # differs between batches of adaptive samplers
     cost = {"nfe": nfe / args.num_images, "seconds": time.perf_counter() - begin}
     return torch.cat(images), labels, cost
 
 
 class Judge:
-    """Quality measures of images for a data set, by a classifier trained on part of it, whose
-    ``accuracy`` is that on validation images."""
+    """Measures image quality with a classifier trained on part of a data set. ``accuracy`` is the
+    validation accuracy of the classifier."""
 
     def __init__(self, data: ImageData, device: torch.device, args: Arguments) -> None:
-        num_classes = data.num_classes  # raises for a data set without classes
+        num_classes = data.num_classes  # raises an error for a data set without classes
         labels, validation_labels, _ = data.labels
         train, validation = data.display(data.train), data.display(data.validation)
         self.generator = torch.Generator().manual_seed(args.seed)
@@ -117,7 +117,7 @@ class Judge:
         self.held_out_distances, _ = nearest(validation[: args.num_images], self.neighbours)
 
     def measure(self, images: Tensor, labels: Tensor | None) -> dict[str, float]:
-        """Return the measures of images (N, C, H, W) drawn for labels (N,), if any."""
+        """Return the measures of images (N, C, H, W), drawn for labels (N,) if any."""
         features, logits = self.classifier.features_and_logits(images)
         distances, index = nearest(images, self.neighbours)
         measures = sample_quality(features, logits, self.features)
@@ -130,8 +130,8 @@ class Judge:
         return measures
 
     def floor(self, num_images: int) -> list[dict[str, Any]]:
-        """Return the quality of training images that the classifier was not fitted to: the mean
-        over ten draws and, unless they are the whole pool, the deviation."""
+        """Return the measures of training images held out from the classifier: the mean over ten
+        draws and, unless a draw is the whole pool, the standard deviation."""
         features, logits = self.classifier.features_and_logits(self.pool)
         is_whole = num_images >= len(self.pool)
         draws = []
@@ -148,9 +148,9 @@ class Judge:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Draw and measure the images of every run; return the table."""
+    """Draw and measure the images of all runs; return the table."""
     args = parse(Arguments, __doc__, argv)
-    runs = {name: rest for name, *rest in map(parse_run, args.run or SAMPLERS)}
+    runs = {name: options for name, *options in map(parse_run, args.run or SAMPLERS)}
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(args.output_dir / "samplers.json", args)
     judge = Judge(load_images(ebm.config.dataset, args.data_root, args.download), ebm.device, args)
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for name, run in runs.items():
         images, labels, cost = draw(ebm, name, *run, args)
         figures["table"].append({"run": name, **cost, **judge.measure(images, labels)})
-        output.write(figures)  # keeps the rows of an interrupted comparison
+        output.write(figures)  # keep the results if a later run fails
     print(to_markdown([*figures["table"], *figures["floor"]]))
     output.save(figures)
     return figures

@@ -1,10 +1,10 @@
-"""Write the log-likelihood of every image of a folder to a table.
+"""Write the log-likelihood of each image in a folder to a CSV file.
 
 ebm score digits photos --output scores.csv
 
-Each image gets one row: file, log_prob in nats, its error stderr over the dequantisation draws,
-bits_per_dim, and whether the model was trained on the image (yes or no; empty if unknown). Images
-of another size, or with other channels or levels than those of the model, are refused; --resize,
+The table has one row per image: file, log_prob in nats, its standard error over dequantisation
+draws (stderr), bits_per_dim, and whether the model was trained on the image (yes, no, or empty if
+unknown). The size, channels and grey levels of the images must be those of the model; --resize,
 --grayscale, --rgb and --round_levels convert them.
 """
 
@@ -40,16 +40,16 @@ COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim", "trained_on")
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ConversionFlags, ModelFlag):
-    folder: Positional[Path] = argument("folder of images, searched with all its subfolders")
+    folder: Positional[Path] = argument("folder of images, searched recursively")
     output: Path = setting("CSV file to write", Path("scores.csv"))
-    estimator: str | None = setting("estimator of log p; defaults to that of the model", None)
+    estimator: str | None = setting("estimator of log p; default: that of the model", None)
     repeats: AtLeastTwo = setting("dequantisation draws per image", 4)
     batch_size: BatchSize = setting("images per batch", 128)
-    skip_bad: bool = setting("skip and count files that are not images", False)
+    skip_bad: bool = setting("skip files that cannot be read or converted", False)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Score the images of a folder; return their number and the mean of their bits per dim."""
+    """Score the images of a folder; return their number and mean bits per dim."""
     args = parse(Arguments, __doc__, argv)
     check_estimators([args.estimator] if args.estimator else [])
     # slow to import, and not needed for --help
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             write_rows(args.output, batch, "a" if rows else "w")
             rows += batch
     if not rows:
-        raise UserError(f"No image of '{args.folder}' could be scored. Choose another folder.")
+        raise UserError(f"No file in '{args.folder}' could be scored. Use another folder.")
     trained_on = [row[0] for row in rows if row[4] == "yes"]
     warn_of_training_images(trained_on, len(rows))
     return {
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Return the images below a folder. Print notes about links to folders as warnings."""
+    """Return the image files below a folder. Print warnings about links to folders."""
     from ebm_app.data.folder import find_images  # slow to import
 
     files, _, notes = find_images(folder)
@@ -100,7 +100,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def name_of(file: Path, folder: Path) -> str:
-    """Return a path relative to a folder, with bytes that are not UTF-8 as escapes."""
+    """Return a path relative to a folder, with bytes that are not UTF-8 escaped."""
     return os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")
 
 
@@ -115,10 +115,10 @@ def write_rows(
 
 
 def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list[float | str]]:
-    """Return the columns that follow the file name, for a batch of images.
+    """Return the columns after the file name, for a batch of images.
 
-    The noise of an image depends only on the seed and its number, so the result does not depend
-    on the batches.
+    The noise of an image only depends on the seed and its number, so results do not depend on the
+    batch size.
 
     Args:
         images: number -> levels (C, H, W).

@@ -1,9 +1,9 @@
-"""Check a model on held-out images against identities that every exact model satisfies.
+"""Check a model against identities of exact models, on held-out images.
 
 ebm selftest digits
 
-The result is in the last line and in selftest.json, not in the exit code. selftest.png shows the
-mean time score against the arc length of the path.
+The result is on the last line and in selftest.json; it does not affect the exit code.
+selftest.png shows the mean time score against the arc length of the path.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ NumTimes = Annotated[int, Ge(2), Le(10_000)]
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
-    num_times: NumTimes = setting("times at which the mean time score is estimated", 32)
-    pf_ode_steps: Steps = setting("steps of the probability flow", 20)
+    num_times: NumTimes = setting("number of times at which the mean time score is estimated", 32)
+    pf_ode_steps: Steps = setting("steps of the probability flow ODE", 20)
     output_dir: Path = setting("folder for the record and the plot", Path("runs/selftest"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run all checks; return whether they passed, and their values."""
+    """Run all checks; return their values and whether they passed."""
     args = parse(Arguments, __doc__, argv)
     flow = ProbabilityFlowDensity(num_steps=args.pf_ode_steps, seed=args.seed)
     _, ebm = open_model(args)

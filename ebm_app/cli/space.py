@@ -1,8 +1,8 @@
-"""Write the folder of a Hugging Face Space that serves the page.
+"""Write the folder of a Hugging Face Space that serves the web page of ``ebm app``.
 
 python ui/space.py runs/space --model digits
 
-To test it locally, run pip install -r requirements.txt and python app.py in that folder.
+To test it locally, run pip install -r requirements.txt and python app.py in the folder.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
 
-#: Markers of the requirements of the page
+#: Environment markers of the requirements of the page
 MARKERS = ("", 'extra == "plots"', 'extra == "ui"')
 #: Folder of this package
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -42,16 +42,16 @@ Generate images from an energy-based model, and compute the log-likelihood of im
 
 @configuration(kw_only=True)
 class Arguments:
-    output_dir: Positional[str] = argument("folder to write; must be empty or not exist")
-    model: str = setting("bundled name, hub id, or a folder, which is copied", "mnist")
+    output_dir: Positional[str] = argument("folder to write; must be empty or new")
+    model: str = setting("bundled name, hub id or folder, which is copied", "mnist")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Write the folder and return its files."""
+    """Write the folder; return its files."""
     args = parse(Arguments, __doc__, argv)
     folder, model = Path(args.output_dir), args.model
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty. Give another folder.")
+        raise UserError(f"{folder} is not empty. Use another folder.")
     source = find_folder(model)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, folder / "ebm_app", ignore=ignored)

@@ -2,7 +2,7 @@
 
 ebm train --space ambient --dataset mnist --output_dir runs/mnist
 
-The recipe of the data set replaces some of the defaults. --dry_run prints the settings of a run.
+The recipe of the data set replaces some defaults. --dry_run prints the settings of the run.
 """
 
 import json
@@ -19,24 +19,24 @@ from ebm_app.training.plan import RunOptions, complete, flags_on_resume
 from ebm_app.utils.fields import advanced, configuration, setting
 from ebm_app.utils.files import read_json
 
-#: First flags of ``--help``
+#: Flags that ``--help`` lists first
 FIRST = ("space", "dataset", "data_root", "output_dir", "objective", "path")
 
 
 @configuration(kw_only=True)
 class Arguments(Settings, RunOptions, DataFlags):
     flow: str | None = setting(
-        "folder of a flow from train/flow.py, whose latent space the path uses", None
+        "folder of a flow from train/flow.py; train in its latent space", None
     )
-    dry_run: bool = setting("print the settings and the cost of the network, and stop", False)
-    config: Path | None = advanced("run.json whose settings are used; flags override them", None)
+    dry_run: bool = setting("print the settings and the cost of the network, then exit", False)
+    config: Path | None = advanced("run.json to take settings from; flags override them", None)
     init_from: str | None = advanced(
-        "folder, bundled name or hub id of a model whose weights a new run starts from", None
+        "model that initialises the weights: folder, bundled name or hub id", None
     )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Train, and return the metrics on the main process."""
+    """Train a model; return the metrics on the main process, and None on others."""
     args = parse(Arguments, __doc__, argv, FIRST)
     args, resumed = (args, {}) if args.dry_run else resume(args, argv)
     file = resumed or None

@@ -1,4 +1,4 @@
-"""Fit a normalising flow, in whose latent space an energy-based model can be trained.
+"""Fit a normalising flow, whose latent space an energy-based model can use.
 
 ebm train_flow --flow gaussian --dataset digits --output_dir runs/gaussian
 ebm train_flow --flow spline --dataset digits --output_dir runs/spline
@@ -15,7 +15,7 @@ from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
 from ebm_app.utils.fields import configuration, setting
 
-#: Range of the number of dequantised images that a flow is fitted to; small data sets are repeated
+#: Min and max dequantised images that a flow is fitted to; small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
 #: Defaults for flows that differ from those of ``LoopConfig``
 RECIPE: dict[str, Any] = dict(max_train_steps=3000)
@@ -24,7 +24,7 @@ RECIPE: dict[str, Any] = dict(max_train_steps=3000)
 @configuration(kw_only=True)
 class Arguments(LoopConfig, RunOptions, DataFlags):
     flow: str = setting(
-        "gaussian (multivariate normal logits), copula (normalised marginals, then whitening), or "
+        "gaussian (multivariate normal logits), copula (normalised marginals, then whitening) or "
         "spline (spline coupling layers, trained by maximum likelihood)",
         "gaussian",
     )
@@ -32,8 +32,8 @@ class Arguments(LoopConfig, RunOptions, DataFlags):
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Fit the flow, train its weights if it has any, and return its metrics on the main
-    process."""
+    """Fit a flow and train its weights, if any; return the metrics on the main process, and None
+    on others."""
     args = parse(Arguments, __doc__, argv, ("flow", "dataset", "data_root", "output_dir"))
     args, resumed = resume(args, argv)
     # slow to import, and not needed for --help
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data, resumed)
     torch.manual_seed(config.seed)  # initial weights
     flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind))
-    # fit the parameters that have a closed form
+    # fit the parameters with a closed form
     num = min(len(data.train), MAX_FIT_IMAGES)
     repeats = max(1, -(-MIN_FIT_IMAGES // num))
     levels = data.train[torch.arange(num)].repeat(repeats, 1, 1, 1)

@@ -1,1 +1,1 @@
-"""Training of models of images."""
+"""Training of image models."""

@@ -27,16 +27,16 @@ from ebm_app.utils.files import read_header, read_tensors, write_tensors
 from ebm_app.utils.random import RowNoise, make_generator
 from ebm_app.utils.tensors import standard_error, sum_except_batch
 
-#: Images per file of targets
+#: Images per target file
 SHARD = 128
-#: Bits per dim from which the weight of an image in the loss falls
+#: Bits per dim above which the loss weight of an image decreases
 USUAL_BITS = 1.0
-#: Points of the calibrated error, as quantiles of the distance
+#: Knots of the calibrated error, as quantiles of the distance
 QUANTILES = torch.linspace(0.02, 0.98, 13, dtype=torch.float64)
 
 
 class Targets(NamedTuple):
-    """Images with the terms of their bound by the teacher.
+    """Images and the per-dimension terms of the teacher's bound.
 
     Attributes:
         levels: (N, C, H, W) uint8.
@@ -59,12 +59,12 @@ def make_targets(
     deadline: float = math.inf,
     **settings: Any,
 ) -> Targets:
-    """Return targets of about ``num_images`` images of a split, or of those that are ready at
-    ``deadline``, a time of ``time.perf_counter``. Files of ``SHARD`` images in ``folder`` are
-    reused by later runs.
+    """Compute targets for about ``num_images`` images of a split. Later runs reuse the files of
+    ``SHARD`` images in ``folder``.
 
     Args:
-        sources: the data set of the teacher, and others whose images are unusual for it.
+        sources: the teacher's data set, then data sets whose images are unusual for the teacher.
+        deadline: value of ``time.perf_counter`` after which no further file is computed.
         settings: arguments of ``EBM.likelihood``.
     """
     names = [source.name for source in sources]
@@ -80,21 +80,21 @@ def make_targets(
             levels = draw_images(sources, split, make_generator("cpu", 4, own_seed))
             terms = teacher.likelihood(levels, seed=own_seed, **settings).components
             if terms is None:
-                raise UserError("This model has no terms per pixel, so they cannot be distilled.")
+                raise UserError("This model has no per-pixel terms, which distillation requires.")
             targets = Targets(levels, terms.float(), torch.arange(SHARD) % 2 == 0)
             write_tensors(path, targets._asdict(), about)
         if read_header(path)[1] != about:
             raise UserError(
-                f"{path} has targets of another model or other settings. Delete {folder}."
+                f"{path} was computed with another model or other settings. Delete {folder}."
             )
         shards.append(Targets(**read_tensors(path)))
     return Targets(*map(torch.cat, zip(*shards, strict=True)))
 
 
 def draw_images(sources: Sequence[ImageData], split: str, generator: torch.Generator) -> Tensor:
-    """Draw the levels of a file. Every second image is ordinary, the others are changed by
-    ``KINDS``. Of every four images one is from the further sources, if any; of every four held-out
-    images one is changed by ``OTHER_KINDS``, which are not trained on."""
+    """Draw the grey levels (SHARD, C, H, W) of a file. Even rows are ordinary images; odd rows are
+    changed by ``KINDS``. Every fourth row is replaced: in the training split by an image of the
+    other sources, if any, and in other splits by an image changed by ``OTHER_KINDS``."""
     data, *others = sources
 
     def draw(images: Tensor, num: int) -> Tensor:
@@ -111,13 +111,13 @@ def draw_images(sources: Sequence[ImageData], split: str, generator: torch.Gener
 
 
 class Regression(nn.Module):
-    r"""Loss of predicted terms g for targets c of an image with D dimensions,
+    r"""Regression loss of predicted terms g on target terms c of an image with D dimensions,
 
         w [sum_i (g_i - c_i)^2 + (sum_i g_i - c_i)^2] / (D s^2),
 
-    where s is the standard deviation of the terms of ordinary images, and w = 1 / max(1, bits)^2
-    weights errors relative to the bits per dim of the image. The weight is that of the predicted
-    bits: one that depended on the noise of the target would bias the prediction.
+    where s is the standard deviation of the terms of ordinary images. The weight
+    w = 1 / max(1, bits)^2 makes errors relative to the bits per dim of the image. It uses the
+    predicted bits, because a weight that depends on the target's noise would bias the prediction.
     """
 
     def __init__(self, network: AmortisedLikelihood) -> None:
@@ -125,7 +125,7 @@ class Regression(nn.Module):
         self.network = network
 
     def forward(self, levels: Tensor, terms: Tensor) -> Tensor:
-        """Return the losses (B,) of levels and targets (B, C, H, W)."""
+        """Return the losses (B,) for grey levels and target terms (B, C, H, W)."""
         predicted, _ = self.network(levels)
         excess = (predicted - terms) / self.network.config.std
         num_dims = levels[0].numel()
@@ -135,8 +135,8 @@ class Regression(nn.Module):
 
 
 class AmortisedTask(Task):
-    """Trains an ``AmortisedLikelihood`` on targets. Validation compares it with the bound of
-    held-out images."""
+    """Trains an ``AmortisedLikelihood`` on targets. Validation compares it with the teacher's
+    bound on held-out images."""
 
     name = "amortised"
 
@@ -164,8 +164,8 @@ class AmortisedTask(Task):
         return levels, self.unseen.terms[noise.rows].to(levels.device)
 
     def validate(self) -> dict[str, float]:
-        """Return the loss, the predicted bits of ordinary images, and the mean and standard
-        deviation of their difference from the bits of the bound."""
+        """Return the loss, the predicted bits per dim of ordinary images, and the mean and
+        standard deviation of predicted minus bound bits per dim."""
         is_ordinary = self.unseen.is_ordinary[: len(self.validation)]
         predicted, _ = predict(self.model, self.validation[is_ordinary])
         bound = sum_except_batch(self.unseen.terms[: len(is_ordinary)][is_ordinary])
@@ -192,8 +192,8 @@ class AmortisedTask(Task):
 
 
 def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
-    """Return a network for a teacher. It has the shape and the weights of the teacher's network,
-    or the size "small" for a wider teacher."""
+    """Build a network with the architecture and weights of the teacher's network, or of size
+    "small" if the teacher is wider."""
     form, ordinary, size = teacher.config, targets.terms[targets.is_ordinary], SIZES["small"]
     net = replace(form.net, dropout=0.0)
     if max(net.block_out_channels) > max(size.channels):
@@ -213,7 +213,7 @@ def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
     own = network.net.state_dict()
     for name, weight in teacher.density.model.state_dict().items():
         key = f"unet.{name.rpartition('unet.')[2]}"
-        if key == "unet.conv_in.weight":  # the last channels are a condition, zero for data
+        if key == "unet.conv_in.weight":  # without the condition channels
             weight = weight[:, : own[key].shape[1]]
         if "early." not in name and key in own and own[key].shape == weight.shape:
             own[key] = weight
@@ -223,15 +223,15 @@ def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
 
 @torch.no_grad()
 def predict(network: AmortisedLikelihood, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the predicted log P (N,) of levels in nats, without the offset, and the summaries of
-    the features (N, 2 F), on the CPU."""
-    parts = [network(rows.to(network.device)) for rows in levels.split(SHARD)]
-    values = torch.cat([sum_except_batch(terms.double()) for terms, _ in parts])
-    return values.cpu(), torch.cat([summary for _, summary in parts]).cpu()
+    """Return the uncalibrated log P (N,) of grey levels in nats, and the feature summaries
+    (N, 2 F), on the CPU."""
+    outputs = [network(batch.to(network.device)) for batch in levels.split(SHARD)]
+    values = torch.cat([sum_except_batch(terms.double()) for terms, _ in outputs])
+    return values.cpu(), torch.cat([summary for _, summary in outputs]).cpu()
 
 
 def calibrate(network: AmortisedLikelihood, held_out: Targets) -> ErrorTable:
-    """Measure offset, spread and error of a network on held-out images."""
+    """Measure the offset, spread and error of a network on held-out images."""
     values, summaries = predict(network, held_out.levels)
     difference = values - sum_except_batch(held_out.terms.double())
     ordinary = difference[held_out.is_ordinary]

@@ -1,4 +1,4 @@
-"""``train``: an energy-based model from a tensor of images."""
+"""``train``: train an energy-based model on a tensor of images."""
 
 import os
 from dataclasses import fields
@@ -35,33 +35,33 @@ def train(
     labels: Tensor | None = None,
     **settings: Any,
 ) -> EBM:
-    """Train an energy-based model of images, and return that with the lowest validation loss.
+    """Train an energy-based model of images; return the model with the lowest validation loss.
 
-    The settings, the loop and the files in ``output_dir`` are those of ``train/ebm.py``. Use
+    Settings, training loop and output files are the same as for ``train/ebm.py``. Use
     ``resume_from_checkpoint="latest"`` to resume an interrupted run. The default objective,
     ``ctsm_m``, is this project's variant of the paper's CTSM-v.
 
     Args:
-        images: (N, C, H, W), uint8 levels 0..num_levels - 1 or floats in [0, 1], level /
-            (num_levels - 1). Also accepted are (N, H, W, C) where the layout is unambiguous, a
-            list of Pillow images, a ``torch.utils.data.Dataset`` of images or (image, label)
-            pairs, and a ``datasets.Dataset``. Large data sets are read from disk at every step.
+        images: (N, C, H, W), uint8 levels 0..num_levels - 1, or floats level / (num_levels - 1)
+            in [0, 1]. Also accepts (N, H, W, C) if the layout is unambiguous, a list of Pillow
+            images, a ``torch.utils.data.Dataset`` of images or (image, label) pairs, and a
+            ``datasets.Dataset``. Large data sets are read from disk at every step.
         output_dir: folder of the run.
-        validation: held-out images in the same form; by default a random tenth of ``images``, at
+        validation: held-out images in the same format. Default: a random tenth of ``images``, at
             least 2.
         num_levels: number L of grey levels.
-        dataset: name of the data set in the records. A data set with a recipe of its own, such as
-            "digits", uses it; others use the recipe for their image size.
-        flow: flow in whose latent space the path is; by default that of the model of
-            ``init_from``, or None for the ambient space.
-        labels: class labels (N,) of a class-conditional model. Use classes="all" for the labels
-            of a data set.
-        settings: fields of ``ebm_app.config.Settings`` or ``RunOptions`` by name. They override
-            the recipe.
+        dataset: name of the data set in the run record. It also selects the recipe: names without
+            their own recipe, unlike "digits", use the one for their image size.
+        flow: train in the latent space of this flow. Default: that of the ``init_from`` model, if
+            any, otherwise the ambient space.
+        labels: class labels (N,), for a class-conditional model. If ``images`` is a data set with
+            labels, pass classes="all" instead.
+        settings: fields of ``ebm_app.config.Settings`` or ``RunOptions``. They override the
+            recipe.
 
     Raises:
-        UserError: for images in another form, an unknown setting, an invalid value, or a folder
-            that already holds a run.
+        UserError: for invalid images, an unknown setting, an invalid value, or a folder that
+            already holds a run.
 
     Example:
         >>> import tempfile, torch

@@ -1,11 +1,11 @@
 """Checkpoints of a training run: folders ``checkpoint-N`` of safetensors and JSON.
 
-A checkpoint is the folder of a model (the averaged weights) with a folder ``state`` that holds
-all that is needed to resume, and the digests of all files. It is written under a temporary name
-and then renamed, and older checkpoints are removed last. An interruption or a full disk at any
-moment therefore leaves the previous checkpoint intact.
+A checkpoint is a model folder (the averaged weights) with a subfolder ``state``, which holds the
+state of the run and the digests of all files. It is written under a temporary name, then renamed;
+older checkpoints are deleted last. An interruption or a full disk therefore always leaves the
+previous checkpoint intact.
 
-Imports no torch, so that a used output folder is reported at once.
+This module does not import torch, so that a non-empty output folder is reported immediately.
 """
 
 import hashlib
@@ -47,8 +47,8 @@ LATEST = "latest"
 
 
 def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
-    """Return the complete checkpoints of a run, oldest first; the suffix ``PENDING`` selects
-    incomplete ones."""
+    """Return the complete checkpoints of a run, oldest first. With the suffix ``PENDING``, return
+    the incomplete ones."""
     pattern = re.compile(PREFIX + r"(\d{1,12})" + re.escape(suffix))
     matches = {folder: pattern.fullmatch(folder.name) for folder in output_dir.glob(PREFIX + "*")}
     steps = {folder: int(match[1]) for folder, match in matches.items() if match}
@@ -66,8 +66,8 @@ def refuse_to_overwrite(output_dir: Path) -> None:
 
 
 def prepare_folder(output_dir: Path, overwrite: bool) -> None:
-    """Prepare ``output_dir`` for a new run. An earlier run there is deleted if ``overwrite`` is
-    set, and refused otherwise. Other files are kept."""
+    """Prepare ``output_dir`` for a new run: delete the previous run if ``overwrite`` is set, and
+    otherwise refuse to replace it. Other files are kept."""
     if not overwrite:
         return refuse_to_overwrite(output_dir)
     for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
@@ -78,13 +78,13 @@ def prepare_folder(output_dir: Path, overwrite: bool) -> None:
 
 
 def named_checkpoint(output_dir: Path, name: str) -> Path:
-    """Return the folder of a checkpoint by its path or its name in ``output_dir``."""
+    """Return the folder of a checkpoint, given its path or its name in ``output_dir``."""
     return Path(name) if os.path.isdir(name) else output_dir / name
 
 
 def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
-    """Return the settings of the run to resume, as in its record, or {} if no checkpoint can be
-    read, which is reported when it is loaded. The checkpoint is not verified."""
+    """Return the recorded settings of the run to resume, or {} if no checkpoint is readable; the
+    error is reported on loading. The checkpoint is not verified."""
     named = [named_checkpoint(output_dir, name)]
     folders = reversed(checkpoints(output_dir)) if name == LATEST else named
     for folder in folders:
@@ -95,15 +95,16 @@ def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
 
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:
-    """Return the checkpoint to resume from: "latest" for the last intact one in ``output_dir``, a
-    path, or a name there. Damaged ones that "latest" skips are reported on stderr and renamed."""
+    """Return the checkpoint to resume from: "latest" selects the last intact one in
+    ``output_dir``; otherwise ``name`` is a path or a name in it. Damaged checkpoints skipped by
+    "latest" are reported on stderr and renamed."""
     if name == LATEST:
         return _last_intact(output_dir)
     folder = named_checkpoint(output_dir, name)
     if not os.path.isdir(folder / STATE):
         raise UserError(
             f"{shorten(name)} is not a checkpoint. Use --resume_from_checkpoint latest, or the "
-            f"path of a folder {PREFIX}N."
+            f"path of a {PREFIX}N folder."
         )
     verify(folder)
     own = [checkpoint.resolve() for checkpoint in checkpoints(output_dir)]
@@ -111,8 +112,8 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
         refuse_to_overwrite(output_dir)
     elif folder.resolve() != own[-1]:
         raise UserError(
-            f"{output_dir} has later checkpoints than {folder.name}. Use another --output_dir to "
-            "resume from it."
+            f"{output_dir} has checkpoints later than {folder.name}. To resume from it, use "
+            "another --output_dir."
         )
     return folder
 
@@ -126,8 +127,8 @@ def _last_intact(output_dir: Path) -> Path:
             print(f"Skipping a damaged checkpoint: {error}", file=sys.stderr)
             os.replace(folder, mkdtemp(prefix=f"{folder.name}.damaged-", dir=output_dir))
     raise UserError(
-        f"{output_dir} holds no intact checkpoint, so --resume_from_checkpoint latest cannot "
-        "resume. Start again with --overwrite_output_dir."
+        f"{output_dir} has no intact checkpoint to resume from. Start a new run with "
+        "--overwrite_output_dir."
     )
 
 
@@ -138,12 +139,12 @@ def save_checkpoint(
     trainer: dict[str, Any],
     limit: int,
 ) -> None:
-    """Write a checkpoint, and keep the last ``limit`` checkpoints of its run.
+    """Write a checkpoint, then delete all but the last ``limit`` checkpoints of the run.
 
     Args:
         folder: ``checkpoint-N`` in the output folder.
-        model: holds the averaged weights.
-        tensors, trainer: from ``state.collect``. If ``trainer`` names a best model, its weights
+        model: model with the averaged weights.
+        tensors, trainer: from ``state.collect``. If ``trainer`` records a best model, its weights
             are copied from the output folder.
     """
     output_dir, pending = folder.parent, folder.with_name(folder.name + PENDING)
@@ -163,7 +164,7 @@ def save_checkpoint(
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 digests of the files of a checkpoint, by relative path."""
+    """Return the SHA-256 digest of each file of a checkpoint, keyed by relative path."""
     values = {}
     for path in sorted(folder.rglob("*")):
         if path.name != DIGESTS_FILE and path.is_file():
@@ -174,10 +175,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def verify(folder: Path) -> None:
-    """Raise a UserError if the files of a checkpoint differ from those that were saved."""
+    """Raise a UserError if a file of a checkpoint changed after it was saved."""
     saved, current = read_json(folder / STATE / DIGESTS_FILE), digests(folder)
     if changed := {name for name, _ in saved.items() ^ current.items()}:
         raise UserError(
-            f"{folder / shorten(min(changed))} differs from the file that was saved. Resume from "
-            "another checkpoint."
+            f"{folder / shorten(min(changed))} changed after it was saved. Resume from another "
+            "checkpoint."
         )

@@ -1,5 +1,5 @@
-"""Training of energy-based models on images, and distillation of a model into an energy
-network: one function whose derivatives match the Stein score and the time score."""
+"""Training of energy-based models of images, and their distillation into an energy network, a
+scalar function whose derivatives match the Stein score and the time score."""
 
 import math
 from dataclasses import replace
@@ -30,17 +30,17 @@ from ebm_app.utils.fields import to_dict
 from ebm_app.utils.random import RowNoise, make_generator
 from ebm_app.utils.tensors import expand_like, standard_error, sum_except_batch
 
-#: Backends of torch.compile that run the code as it is
+#: Backends of torch.compile that do not compile
 UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
-#: Draws of the variational bound per node, for the calibration
+#: Draws per node of the variational bound in the calibration
 BOUND_DRAWS = 16
-#: Min gain of the Stein head in the loss: the gain vanishes at t = 0
+#: Min gain of the Stein head in the loss; the gain vanishes at t = 0
 MIN_GAIN = 1e-3
 
 
 class TimeScoreLoss(nn.Module):
-    """Losses (B,) of a batch. This is the module that accelerate wraps, so an objective may call
-    the model several times within one forward pass."""
+    """Computes the losses (B,) of a batch. accelerate wraps this module instead of the model, so
+    that an objective may call the model several times in one forward pass."""
 
     def __init__(self, model: TimeScoreModel, objective: Objective) -> None:
         super().__init__()
@@ -55,8 +55,8 @@ class TimeScoreLoss(nn.Module):
         condition: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> Tensor:
-        """Return the losses for reference u0 and data u1 (B, C, H, W) in the path's space, times
-        and importance weights (B,), augmentation conditions (B, dim) and class labels (B,)."""
+        """Return the losses (B,) for reference u0 and data u1 (B, C, H, W) in the path's space,
+        times and importance weights (B,), augmentation conditions (B, dim) and labels (B,)."""
         path = self.model.path
         inputs = {} if labels is None else {"labels": labels}
         model = partial(self.model, condition=condition, **inputs)
@@ -64,10 +64,10 @@ class TimeScoreLoss(nn.Module):
 
 
 class PathTask(Task):
-    """Trains an EBM by an objective at noisy images. Times are uniform in arc length.
+    """Trains an EBM with an objective on noisy images, at times uniform in arc length.
 
-    Validation uses the model's default estimator and a second one, whose difference shows how far
-    the second is from a normalised density.
+    Validation uses the model's default estimator and a second estimator. Their difference shows
+    how far the second is from a normalised density.
     """
 
     name = "ebm"
@@ -84,8 +84,8 @@ class PathTask(Task):
         twice = ebm.config.prediction == ENERGY or isinstance(objective, TSM)
         if twice and accelerator.state.dynamo_plugin.backend not in UNCOMPILED:
             raise UserError(
-                "torch.compile cannot differentiate twice, which energy networks and the "
-                "objective tsm need. Leave out --compile."
+                "Energy networks and the objective tsm need second derivatives, which "
+                "torch.compile does not support. Leave out --compile."
             )
         ebm.to(accelerator.device)
         super().__init__(accelerator, ebm, TimeScoreLoss(ebm.model, objective), config, data)
@@ -155,8 +155,8 @@ class EBMTask(PathTask):
 
 
 def energy_config(teacher: EBMConfig) -> EBMConfig:
-    """Return the configuration of the energy network that is distilled from a model: the same
-    network without dropout, labels and early network."""
+    """Return the configuration of the energy network for a teacher: the same network without
+    dropout, labels and early network."""
     if not teacher.stein_head:
         raise UserError(
             "This model has no Stein head, so an energy network cannot be distilled from it. Use "
@@ -173,15 +173,15 @@ def energy_config(teacher: EBMConfig) -> EBMConfig:
 
 
 class Distillation(Objective):
-    r"""Squared distance between both derivatives of an energy and the outputs of a teacher,
+    r"""Squared error of both derivatives of an energy against the outputs of a teacher,
 
         |grad log p - s|^2 / (D b_t^2) + (d/dt log p - r)^2 / (D tau'(t)^2),
 
     where s and r are the teacher's Stein score and time score, b_t is the gain of its Stein head,
-    and tau' is the derivative of the path's arc length. Both terms are of order 1 at every time.
+    and tau' is the derivative of the path's arc length. Both terms are of order 1 at all times.
 
     Args:
-        teacher: a model of the same path; its weights are frozen.
+        teacher: model with the same path; its weights are frozen.
     """
 
     def __init__(self, teacher: TimeScoreModel) -> None:
@@ -203,8 +203,8 @@ class Distillation(Objective):
 
 
 class EnergyTask(PathTask):
-    """Distils an energy network from a teacher at noisy training images. It starts from the
-    teacher's weights, with a last layer of zeros."""
+    """Distils a teacher into an energy network on noisy training images. The network is
+    initialised with the teacher's weights and a zero last layer."""
 
     second_estimator = "energy"
 
@@ -235,10 +235,10 @@ class EnergyTask(PathTask):
 def calibrate(
     accelerator: Accelerator, folder: Path, levels: Tensor, noise: Tensor
 ) -> dict[str, Any]:
-    """Measure the calibration offset of the energy network in a folder, and store it there.
+    """Measure the calibration offset of the energy network in a folder and store it there.
 
-    The offset is the log density of one forward pass minus the variational bound of the network's
-    score, in nats, averaged over validation images.
+    The offset is the log density from one forward pass minus the variational bound from the
+    network's score, in nats, averaged over validation images.
 
     Args:
         levels: validation images (N, C, H, W).

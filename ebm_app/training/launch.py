@@ -1,4 +1,4 @@
-"""A training run from its settings to its record, for the commands and ``ebm_app.train``."""
+"""Training runs, from settings to run record, for the commands and ``ebm_app.train``."""
 
 import os
 import sys
@@ -42,20 +42,19 @@ from ebm_app.utils.processes import (
 
 #: Lock file: one training run per output folder
 LOCK = ".lock"
-#: Settings that may differ between a run and the model that it is initialised from
+#: Settings that may differ between a run and the model it is initialised from
 FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "calibration"})
-#: The same for a run that adds an early network, which is the only one that reads the labels
+#: The same for a run that adds an early network; only that network uses the labels
 FREE_WITH_EARLY = FREE | {"early", "num_classes"}
 
 
 def launch(
     config: LoopConfig, options: RunOptions, build: Callable[..., Task]
 ) -> dict[str, Any] | None:
-    """Train the task that ``build`` makes from the settings. Return the metrics on the main
-    process, and None on others."""
+    """Build and train a task. Return the metrics on the main process, and None on others."""
     began = time.perf_counter()
     with set_up(config, options) as (accelerator, output):
-        # accelerate's own configuration may set the precision
+        # accelerate's configuration file may set the precision
         config = replace(config, mixed_precision=accelerator.mixed_precision)
         task = build(accelerator, config=config)
         output.data["images"] = task.data.summary()
@@ -76,7 +75,7 @@ def launch(
 
 
 def train_task(task: Task, options: RunOptions, output: Output, began: float) -> dict[str, Any]:
-    """Begin or resume a run and train to its last step. Return the metrics of ``Trainer.fit``."""
+    """Start or resume a run, and train to its last step. Return the metrics of ``Trainer.fit``."""
     accelerator, config, folder = task.accelerator, task.config, output.folder
     if name := options.resume_from_checkpoint:
         find = partial(checkpoint.find_checkpoint, folder, name)
@@ -101,16 +100,16 @@ def train_task(task: Task, options: RunOptions, output: Output, began: float) ->
         print(task.data.describe(), file=sys.stderr)
     result = trainer.fit()
     if accelerator.is_main_process:
-        known = {name: value for name, value in trainer.now.best.items() if value is not None}
+        finite = {name: value for name, value in trainer.now.best.items() if value is not None}
         warn_of_disagreements(
-            {name: value for name, value in known.items() if name.endswith("bits_per_dim")}
+            {name: value for name, value in finite.items() if name.endswith("bits_per_dim")}
         )
         save_training_figure(output.folder)
     return result
 
 
 def score_fitted(task: Task, options: RunOptions, output: Output) -> dict[str, Any]:
-    """Save and validate a flow that was fitted in closed form. Return its bits per dim."""
+    """Save and validate a flow fitted in closed form. Return its bits per dim."""
     prepare_folder(task.accelerator, options)
     output.data["settings"] = {**task.settings(), "training": to_dict(task.config)}
     if task.accelerator.is_main_process:
@@ -132,8 +131,8 @@ def set_up(config: LoopConfig, options: RunOptions) -> Iterator[tuple[Accelerato
     num, expected = accelerator.num_processes, options.expect_processes
     if expected not in (None, num):
         raise UserError(
-            f"Expected {expected} processes, got {num}. On CPUs, accelerate launch starts one; "
-            f"use torchrun --nproc_per_node {expected}."
+            f"Expected {expected} processes, got {num}. Use torchrun --nproc_per_node {expected}; "
+            "on CPUs, accelerate launch starts only one process."
         )
     stop_with_launcher()
     output = Output(options.output_dir / RUN_FILE)
@@ -149,14 +148,14 @@ def prepare_folder(accelerator: Accelerator, options: RunOptions) -> None:
 
 
 def resume(trainer: Trainer, folder: Path) -> None:
-    """Resume a run from a checkpoint, and save the best model so far in the output folder."""
+    """Resume a run from a checkpoint, and save its best model in the output folder."""
     model, best = trainer.task.model, folder / checkpoint.STATE / checkpoint.BEST_FILE
     model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
     space = fixed_space(model)
     with report_damage(folder / checkpoint.STATE):
         load(trainer, folder)
     if not all(torch.equal(space[key], value) for key, value in fixed_space(model).items()):
-        raise UserError(f"{folder} is in the latent space of another flow. Leave out --flow.")
+        raise UserError(f"{folder} uses the latent space of another flow. Leave out --flow.")
     if trainer.now.best is not None:
         trained = {name: value.clone() for name, value in model.state_dict().items()}
         check_weights(model, best)
@@ -166,32 +165,31 @@ def resume(trainer: Trainer, folder: Path) -> None:
 
 
 def fixed_space(model: Any) -> dict[str, Tensor]:
-    """Return a copy of the parameters of the space of an ``EBM``, which training leaves unchanged;
-    {} for other models."""
+    """Return a copy of the space's parameters of an ``EBM``, which are not trained; {} for other
+    models."""
     if not isinstance(model, EBM):
         return {}
     return {name: value.clone() for name, value in model.space.state_dict().items()}
 
 
 def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
-    """Initialise a model with the weights of another one: a folder, a bundled name or a hub id.
+    """Initialise a model with the weights of another model, by folder, bundled name or hub id.
 
-    A model with an early network may be initialised from one without it, whose weights then
-    initialise the late network.
+    If only ``ebm`` has an early network, the weights initialise its late network.
     """
     source = EBM.from_pretrained(name_or_path)
     adds_early = ebm.config.early is not None and source.config.early is None
     free = FREE_WITH_EARLY if adds_early else FREE
     if changes := changes_of(to_dict(source.config), to_dict(ebm.config), free):
         raise UserError(
-            f"The model {name_or_path} has other settings than this run: {'; '.join(changes)}. "
-            "Use its settings, for example its run.json with --config."
+            f"The model {name_or_path} does not match this run: {'; '.join(changes)}. Use its "
+            "settings, for example with --config and its run.json."
         )
     ebm.add_training_hashes(source.training_hashes)
     space = ebm.space.state_dict()
     if not all(torch.equal(space[key].cpu(), v) for key, v in source.space.state_dict().items()):
         raise UserError(
-            f"The model {name_or_path} is in the latent space of another flow. Use that --flow."
+            f"The model {name_or_path} uses the latent space of another flow. Pass it as --flow."
         )
     if adds_early:
         ebm.model.net.late.load_state_dict(source.model.net.state_dict())
@@ -200,8 +198,8 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
 
 
 def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
-    """Return the flow of a model in a latent space. Return None for a model in the ambient space,
-    and without a model.
+    """Return the flow of a model in a latent space, or None for a model in the ambient space or
+    no model.
 
     >>> latent_flow("digits") is None, latent_flow("mnist-latent").config.space
     (True, 'copula')

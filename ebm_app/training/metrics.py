@@ -1,4 +1,4 @@
-"""Metrics of a training run: ``metrics.jsonl``, trackers of accelerate, and their figure."""
+"""Metrics of a training run: ``metrics.jsonl``, accelerate's trackers, and a plot."""
 
 import json
 import os
@@ -21,14 +21,14 @@ Row = dict[str, float | None]
 
 
 class MetricsLog:
-    """Writes rows {"step": n, name: number, ...} to ``metrics.jsonl`` on the main process, and to
-    the trackers of ``report_to``."""
+    """Writes rows {"step": n, name: number, ...} to ``metrics.jsonl`` and to the trackers of
+    ``report_to``, on the main process."""
 
     def __init__(self, accelerator: Accelerator, output_dir: Path, config: LoopConfig) -> None:
         self.accelerator, self.path, self.config = accelerator, output_dir / METRICS_FILE, config
 
     def start(self, step: int) -> None:
-        """Start at ``step``. Later rows, left by an interrupted run, are dropped."""
+        """Start at ``step``, dropping later rows of an interrupted run."""
         if self.accelerator.is_main_process:
             rows = read_metrics(self.path)
             text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
@@ -48,8 +48,8 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Return the rows of a metrics file, or none if it does not exist. An incomplete last line,
-    left by a crash, is ignored."""
+    """Return the rows of a metrics file, or [] if there is no file. An incomplete last line, as
+    after a crash, is ignored."""
     if not path.exists():
         return []
     with open_file(path) as file:
@@ -57,7 +57,7 @@ def read_metrics(path: Path) -> list[Row]:
     try:
         return [json.loads(line) for line in lines]
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}). Remove the damaged line.") from None
+        raise UserError(f"{path} is damaged ({error}). Delete the damaged line.") from None
 
 
 def training_figure(rows: list[Row]) -> "Figure":

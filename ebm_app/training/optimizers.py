@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, and Muon for matrices."""
+"""Optimizers: AdamW and Muon."""
 
 import math
 from collections import defaultdict
@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-#: Coefficients of a x + b x^3 + c x^5, whose iterates map singular values in [0.002, 1] near 1
+#: Coefficients (a, b, c) of a x + b x^3 + c x^5; iterating it maps [0.002, 1] close to 1
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 MOMENTUM = 0.95
-#: Min rows and columns of an orthogonalised matrix: smaller ones gain little
+#: Min rows and columns of an orthogonalised matrix; smaller matrices gain little
 MIN_SIDE = 16
 
 
 def orthogonalise(stacks: Sequence[Tensor]) -> list[Tensor]:
     r"""Return approximations of U V^T for matrices U S V^T, in stacks (n, rows, columns).
 
-    Five Newton-Schulz steps X <- P X, P = a I + b A + c A^2, A = X X^T, from X of Frobenius norm
-    1. A step changes A to P A P, so that the steps need only A, whose side is the shorter one of
-    the matrix, and X is multiplied once, by the product of the P. Stacks of one shorter side are
-    concatenated, since a GPU is idle between small products. Singular values of at least 0.01 of
-    the Frobenius norm end between 0.65 and 1.25.
+    Runs five Newton-Schulz steps X <- P X with P = a I + b A + c A^2 and A = X X^T, from X of
+    Frobenius norm 1. A step maps A to P A P, so the iteration only needs A, a square matrix of the
+    shorter side of X, and X is multiplied once by the product of all P. Stacks with the same
+    shorter side are concatenated to keep a GPU busy. Singular values of at least 0.01 times the
+    Frobenius norm are mapped to [0.65, 1.25].
 
     Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/.
 
@@ -38,15 +38,15 @@ def orthogonalise(stacks: Sequence[Tensor]) -> list[Tensor]:
     results = list(stacks)
     for indices in by_side.values():
         product = _newton_schulz(torch.cat([wide[i] @ wide[i].mT for i in indices]))
-        parts = product.split([len(wide[i]) for i in indices])
-        for i, part in zip(indices, parts, strict=True):
-            result = part @ wide[i]
+        factors = product.split([len(wide[i]) for i in indices])
+        for i, factor in zip(indices, factors, strict=True):
+            result = factor @ wide[i]
             results[i] = result.mT if result.shape != stacks[i].shape else result
     return results
 
 
 def _newton_schulz(gram: Tensor) -> Tensor:
-    """Return the product of the P of five steps, from A (n, side, side)."""
+    """Return the product of the five factors P, from A (n, side, side)."""
     a, b, c = NEWTON_SCHULZ
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     factor = product = identity.expand_as(gram)
@@ -58,27 +58,28 @@ def _newton_schulz(gram: Tensor) -> Tensor:
 
 
 def is_matrix(weight: Tensor) -> bool:
-    """Whether ``Muon`` orthogonalises a weight. A convolution (out, in, h, w) counts as the matrix
-    (out, in h w)."""
+    """Whether ``Muon`` orthogonalises a weight. A convolution (out, in, h, w) is treated as a
+    matrix (out, in * h * w)."""
     return weight.ndim >= 2 and min(len(weight), weight[0].numel()) >= MIN_SIDE
 
 
 class Muon(torch.optim.AdamW):
-    r"""Orthogonalised momentum for matrices, AdamW for all other weights.
+    r"""Muon: orthogonalised momentum for matrices, and AdamW for all other weights.
 
-    For a gradient g and its running average m <- mu m + (1 - mu) g, the update of a matrix is
+    With gradient g and momentum m <- mu m + (1 - mu) g, a matrix w is updated by
 
         w <- (1 - rate decay) w - 0.2 rate sqrt(max(rows, columns)) orthogonalise(g + mu (m - g)).
 
-    Its entries are about 0.2 rate, like those of an Adam step, so one learning rate serves both.
+    The entries of the update are about 0.2 rate, as in an Adam step, so both share one learning
+    rate.
 
-    Sources: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; Liu et al. 2025,
-    arXiv:2502.16982, for the scale.
+    Sources: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/, and, for the scale,
+    Liu et al. 2025, arXiv:2502.16982.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update every weight that has a gradient. The gradients of matrices are freed."""
+        """Update all weights that have a gradient, and free the gradients of matrices."""
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
@@ -96,12 +97,12 @@ class Muon(torch.optim.AdamW):
         return super().step(closure)
 
     def _averaged(self, weights: Sequence[Tensor]) -> Tensor:
-        """Update the averages of gradients of n weights of one shape. Return the averages one step
-        ahead, as matrices (n, rows, columns)."""
+        """Update the momentum of n weights of the same shape. Return the Nesterov momentum as
+        matrices (n, rows, columns)."""
         states = [self.state[weight] for weight in weights]
         for weight, state in zip(weights, states, strict=True):
             if not state:
-                state["step"] = torch.zeros((), device=weight.device)  # AdamW expects it on resume
+                state["step"] = torch.zeros((), device=weight.device)  # needed by AdamW on resume
                 state["exp_avg"] = torch.zeros_like(weight)
         torch._foreach_add_([state["step"] for state in states], 1)
         averages = [state["exp_avg"] for state in states]

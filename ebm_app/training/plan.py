@@ -1,6 +1,6 @@
-"""The plan of a run: its folder, its length, what a resume may change, and its learning rates.
+"""Plan of a run: its folder, length, learning rates, and the settings that a resume may change.
 
-Imports no torch, so that ``--help`` is fast.
+This module does not import torch, so that ``--help`` is fast.
 """
 
 import math
@@ -15,18 +15,18 @@ from ebm_app.folders import upgrade
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import PositiveInt, configuration, setting
 
-#: Learning rate schedule that does not depend on the length of the run until its final decay
+#: Schedule that is independent of the length of the run until the final decay
 CONSTANT = "constant_with_warmup"
 #: Names of ``--lr_scheduler``
 SCHEDULES = ("cosine", CONSTANT)
-#: Settings for the length of a run
+#: Settings of the length of a run
 LENGTHS = ("max_train_steps", "max_train_minutes")
-#: Max warm-up steps, and max decay of the averaged weights, if derived from the number of steps
+#: Max default warm-up steps, and max default decay of the averaged weights
 LONGEST_WARMUP, MAX_DECAY = 100, 0.9999
-#: Validations and checkpoints per run, if their periods are derived from the number of steps
+#: Default number of validations and checkpoints per run
 NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
-#: Settings that may change when a run is resumed, since they do not affect the weights: the number
-#: of steps is compared, whatever the minutes
+#: Settings that may change when a run is resumed, since they do not affect the weights. The
+#: minutes are free because the number of steps is compared.
 FREE_ON_RESUME = frozenset(
     "max_train_minutes checkpointing_steps checkpoints_total_limit logging_steps report_to "
     "validation_steps num_preview_images num_nodes gradient_checkpointing".split()
@@ -37,18 +37,18 @@ Config = TypeVar("Config", bound=LoopConfig)
 
 @configuration(kw_only=True)
 class RunOptions:
-    """Where a run is written and how it starts. ``flags`` are kept in its record: a resumed run
-    restores them."""
+    """Output folder and start of a run. ``flags`` are stored in the run record and restored when
+    the run is resumed."""
 
     output_dir: Path = setting("folder of the run", Path("runs/model"))
     overwrite_output_dir: bool = setting(
-        "replace the run in the output folder, unless it is resumed", False
+        "delete a previous run in the output folder, unless it is resumed", False
     )
     resume_from_checkpoint: str | None = setting(
-        "checkpoint to resume from: latest, or a path", None
+        "checkpoint to resume from: latest or a path", None
     )
     expect_processes: PositiveInt | None = setting(
-        "number of processes; another number is an error", None
+        "stop with an error if the number of processes is different", None
     )
     device: str = setting("auto, cpu or cuda", "auto")
     init_from: str | None = None
@@ -56,8 +56,8 @@ class RunOptions:
 
 
 def override(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings overridden by a user's flags. A length of the run in one unit, steps or
-    minutes, replaces one in the other.
+    """Return settings overridden by a user's flags. A length in steps replaces one in minutes,
+    and vice versa.
 
     >>> override({"max_train_steps": 8000, "seed": 1}, {"max_train_minutes": 10.0})
     {'seed': 1, 'max_train_minutes': 10.0}
@@ -65,18 +65,18 @@ def override(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str,
     lengths = [name for name in LENGTHS if flags.get(name) is not None]
     if len(lengths) == 2:
         raise UserError(
-            "--max_train_steps and --max_train_minutes both set the length of the run. Use only "
-            "one of them."
+            "--max_train_steps and --max_train_minutes both set the length of the run. Use one of "
+            "them."
         )
     kept = {key: value for key, value in settings.items() if not (lengths and key in LENGTHS)}
     return {**kept, **flags}
 
 
 def flags_on_resume(recorded: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags that override the recorded settings of a run that is resumed.
+    """Return the flags that override the recorded settings of a resumed run.
 
-    Recorded settings hold what "auto" and None became. A run in minutes keeps what it was planned
-    to: its number of steps and its ``validation_images``.
+    Flags "auto" and None are ignored, because the record has their resolved values. A run with a
+    length in minutes keeps its planned number of steps and ``validation_images``.
 
     >>> flags_on_resume({"max_train_minutes": 10.0}, {"max_train_minutes": 10.0, "seed": 1})
     {'seed': 1}
@@ -84,7 +84,7 @@ def flags_on_resume(recorded: Mapping[str, Any], flags: Mapping[str, Any]) -> di
     minutes, chosen = recorded.get("max_train_minutes"), flags.get("max_train_minutes")
     if recorded and chosen not in (None, minutes):
         raise UserError(
-            f"--max_train_minutes was {minutes} in the run to resume, now {chosen:g}. Leave it "
+            f"--max_train_minutes is {chosen:g}, but the run to resume has {minutes}. Leave it "
             "out, or start a new run in another --output_dir."
         )
     planned = {"size", "max_train_minutes"} | ({"validation_images"} if minutes else set())
@@ -96,8 +96,8 @@ def flags_on_resume(recorded: Mapping[str, Any], flags: Mapping[str, Any]) -> di
 
 
 def complete(config: Config, num_steps: int) -> Config:
-    """Return the settings of a run of ``num_steps`` steps. Settings that are None become a share
-    of the run: warm-up, averaging of the weights, validations and checkpoints.
+    """Return the settings of a run of ``num_steps`` steps, with defaults for warm-up, weight
+    averaging, validations and checkpoints that are None.
 
     >>> complete(LoopConfig(ema_decay=0.9), 2000).lr_warmup_steps
     100
@@ -117,8 +117,8 @@ def complete(config: Config, num_steps: int) -> Config:
 def changes_of(
     before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
 ) -> list[str]:
-    """Return a message for each setting that differs from ``before``, settings of this version or
-    an earlier one, except the ``free`` ones."""
+    """Return a message for each setting that changed, except the ``free`` settings. ``before`` may
+    be from an earlier version."""
     before = upgrade(before, now)
     return [
         f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
@@ -128,17 +128,16 @@ def changes_of(
 
 
 def _is_same(before: Any, now: Any) -> bool:
-    """Whether two values are equal, floats up to rounding: some, such as eps, are computed."""
+    """Whether two values are equal, with a tolerance for computed floats such as eps."""
     if isinstance(before, float) and isinstance(now, float):
         return math.isclose(before, now, rel_tol=1e-9)
     return before == now
 
 
 def learning_rate(config: LoopConfig, step: int) -> float:
-    """Return the learning rate of a step: linear warmup, then a half cosine to 0 at the last
-    step, or a constant with a linear decay to 0 over the last ``lr_decay_steps``.
-
-    Source of the constant schedule: Hu et al. 2024, arXiv:2404.06395.
+    """Return the learning rate of a step: linear warm-up, then either a half cosine to 0 at the
+    last step, or a constant rate and a linear decay to 0 over the last ``lr_decay_steps`` steps
+    (Hu et al. 2024, arXiv:2404.06395).
 
     >>> config = LoopConfig(learning_rate=1.0, lr_warmup_steps=4, max_train_steps=8)
     >>> learning_rate(config, 1), learning_rate(config, 4), round(learning_rate(config, 6), 3)

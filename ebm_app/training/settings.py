@@ -1,4 +1,4 @@
-"""Configurations of a run, from a data set, a recorded run and flags."""
+"""Configurations of a run from its data set, flags and a recorded run."""
 
 from collections.abc import Collection
 from dataclasses import fields, replace
@@ -38,7 +38,7 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_attributes, from_dict, to_dict
 from ebm_app.utils.registry import choose
 
-#: Valid names of the settings that name a class or function
+#: Valid values of settings that name a class or function
 NAMES: dict[str, Collection[str]] = {
     "space": SPACES,
     "dequantisation": DEQUANTISERS,
@@ -63,18 +63,21 @@ def resolve(
 ) -> tuple[EBMConfig, TrainingConfig]:
     """Return the configurations of a run.
 
-    Settings come from four sources, of which the later ones override the earlier ones: the
-    defaults of ``Settings``, the recipe of the data set, the file, and the flags.
+    Settings come from four sources; later ones override earlier ones: the defaults of
+    ``Settings``, the recipe of the data set, the file, and the flags.
 
     Args:
         data: the images.
         flags: fields of ``Settings`` by name.
-        file: the "settings" of a run record, as from ``record_settings``.
-        flow: the flow in whose latent space the path is; None for the ambient space.
+        file: "settings" of a run record, as from ``record_settings``.
+        flow: flow whose latent space is used; None for the ambient space.
+
+    Raises:
+        UserError: for an unknown setting, an invalid value or incompatible settings.
     """
     size = flags.get("size", Settings.size)
     recipe = make_recipe(data.name, data.image_shape, data.num_levels, size)
-    if file is not None and "size" in flags:  # its network replaces that of the file
+    if file is not None and "size" in flags:  # replaces the network of the file
         names = recipe.keys() & {field.name for field in fields(UNetConfig)}
         flags = {name: recipe[name] for name in names} | flags
     latent = {} if flow is None else {**LATENT, "space": flow.config.space}
@@ -106,8 +109,8 @@ def resolve(
 
 
 def adapt_defaults(settings: Settings, explicit: Collection[str]) -> Settings:
-    """Return the settings with a prediction and an objective that fit each other and the
-    ``explicit`` settings."""
+    """Return the settings with a prediction and an objective that are compatible with each other
+    and with the ``explicit`` settings."""
     supported = OBJECTIVES[settings.objective].predictions
     if "prediction" not in explicit:
         default = settings.prediction if settings.stein_factor > 0 else "normalised"
@@ -121,8 +124,8 @@ def adapt_defaults(settings: Settings, explicit: Collection[str]) -> Settings:
 def resolve_loop(
     recipe: dict[str, Any], flags: dict[str, Any], data: ImageData, resumed: dict[str, Any]
 ) -> LoopConfig:
-    """Return the training settings of a flow or a distillation: a recipe, or the settings of the
-    run to resume, overridden by flags."""
+    """Return the training settings of a flow or a distillation: those of the recipe or the run to
+    resume, overridden by flags."""
     recorded = resumed.get("training", {})
     if recorded:
         recorded, flags = upgrade(recorded), flags_on_resume(recorded, flags)
@@ -139,18 +142,18 @@ def check_names(settings: Any) -> None:
 
 
 def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> None:
-    """Raise a UserError for settings that exclude each other, before anything is built."""
+    """Raise a UserError for incompatible settings, before anything is built."""
     check_loop(config, data)
     if ebm_config.net_input != "u" and ebm_config.input_frequencies:
-        raise UserError("--input_frequencies require --net_input u.")
+        raise UserError("--input_frequencies requires --net_input u.")
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
     if config.time_sampler == "early" and not ebm_config.early:
-        raise UserError("--time_sampler early requires an early network: add --early_channels.")
+        raise UserError("--time_sampler early requires an early network. Add --early_channels.")
     objective, prediction = config.objective, ebm_config.prediction
     supported = [name for name, kind in OBJECTIVES.items() if prediction in kind.predictions]
     if objective not in supported:
         raise UserError(
-            f"Objective {objective} cannot train prediction {prediction}. Use --objective "
+            f"Objective {objective} does not support prediction {prediction}. Use --objective "
             f"{' or '.join(supported)}, or another --prediction."
         )
     if prediction == "levels" and ebm_config.dequantisation == "uniform":
@@ -162,13 +165,13 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     if prediction != ENERGY:
         PREDICTIONS[prediction].check(path, ebm_config.stein_head)
     elif ebm_config.num_classes or ebm_config.early:
-        raise UserError("An energy network supports neither --classes all nor --early_channels.")
+        raise UserError("Energy networks require --classes none and no --early_channels.")
     if objective == "tsm" and config.stein_factor:
-        raise UserError("--objective tsm cannot train a Stein head: add --stein_factor 0.")
+        raise UserError("--objective tsm cannot train a Stein head. Add --stein_factor 0.")
 
 
 def check_loop(config: LoopConfig, data: ImageData) -> None:
-    """Raise a UserError for settings that no run can use."""
+    """Raise a UserError for settings or data that no run can use."""
     check_names(config)
     trackers = ["jsonl", "all", *map(str, get_available_trackers())]
     choose("installed tracker", config.report_to, trackers)
@@ -179,14 +182,14 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
     if (num := len(data.validation)) < 2:
         raise UserError(
             f"Expected at least 2 validation images for a standard error, got {num} in "
-            f"{data.name}. Add images."
+            f"{data.name}. Add validation images."
         )
 
 
 def flatten(file: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run record as fields of ``Settings`` by name."""
     if not all(isinstance(file.get(key), dict) for key in ("ebm", "training")):
-        raise UserError("--config is not the run.json of a training run.")
+        raise UserError("--config is not the run.json of a training run. Pass that file.")
     config = from_dict(EBMConfig, upgrade(file["ebm"]), "ebm of the record")
     training = from_dict(TrainingConfig, upgrade(file["training"]), "training of the record")
     ebm = to_dict(config)
@@ -199,12 +202,12 @@ def flatten(file: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_settings(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
-    """Return the settings of a run record, which ``resolve`` accepts as its file."""
+    """Return the settings of a run record, as accepted by ``resolve``."""
     return {"ebm": to_dict(config), "training": to_dict(training)}
 
 
 def _eps(config: EBMConfig, space: Space) -> float:
-    """Return the margin of the dequantiser, if it defines one, or that of the configuration."""
+    """Return the margin of the dequantiser, or of the configuration if it defines none."""
     dequantiser = DEQUANTISERS[config.dequantisation]()
     t = dequantiser.time(Cells(config.num_levels, space), build_path(config))
     return config.eps if t == 1.0 else 1 - t
@@ -222,8 +225,8 @@ def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
     own = EBMConfig.space if flow is None else flow.config.space
     if name != own:
         raise UserError(
-            f"--space {name} requires --flow, the folder of a {name} flow from train/flow.py. "
-            f"This run is in space {own}."
+            f"--space {name} does not match the space {own} of this run. Pass the folder of a "
+            f"{name} flow as --flow."
         )
     if flow is None:
         return build_space(name, data.image_shape, data.num_levels)

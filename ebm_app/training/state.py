@@ -1,4 +1,4 @@
-"""State of a run that a checkpoint stores, so that a resumed run is identical bit for bit."""
+"""Checkpointed state of a run, from which it is resumed bit for bit."""
 
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +17,7 @@ from ebm_app.utils.files import read_json, read_tensors
 if TYPE_CHECKING:
     from ebm_app.training.trainer import Trainer
 
-#: Settings that split a batch. They may change on a resume: a step depends on the total only.
+#: Settings that split a batch. They may change on resume: a step only depends on the total.
 SPLIT = {"train_batch_size", "gradient_accumulation_steps"}
 #: Version of the ``state`` folder
 FORMAT_VERSION = 2
@@ -25,18 +25,18 @@ FORMAT_VERSION = 2
 
 @dataclass
 class Progress:
-    """Progress of a run: the JSON part of a checkpoint.
+    """Progress of a run, stored as JSON in a checkpoint.
 
     Args:
-        settings, total_batch_size: must be the same in a resumed run.
+        settings, total_batch_size: must not change when the run is resumed.
         step: number of completed steps.
         loss: last logged loss, or None.
-        seconds, core_seconds: wall-clock and CPU seconds of all steps and processes, without
-            validation and including the time before a resume.
+        seconds, core_seconds: wall-clock and CPU seconds of all training steps, without
+            validation, summed over resumes; CPU seconds also over processes.
         validated: step of the last validation.
         best: metrics of the best model so far, or None.
-        origin: source of the initial weights and flags, as in the run record.
-        ema_step: step of the averaged weights.
+        origin: source of the initial weights, and flags, as in the run record.
+        ema_step: number of updates of the averaged weights.
         scaler: state of the gradient scaler of fp16, or None.
     """
 
@@ -58,8 +58,8 @@ class Progress:
 def collect(trainer: "Trainer", losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the JSON data of a checkpoint.
 
-    The tensors are "weights.<name>", "optimizer.<index of the weight>.<name>", the averaged
-    weights "ema.<index>" and "pending", the ``losses`` that are not logged yet.
+    The tensors are "weights.<name>", "optimizer.<index of the weight>.<name>", "ema.<index>" (the
+    averaged weights) and "pending" (``losses`` that are not logged yet).
     """
     now, scaler = trainer.now, trainer.accelerator.scaler
     now.ema_step = trainer.ema.optimization_step
@@ -102,8 +102,8 @@ def load(trainer: "Trainer", folder: Path) -> None:
 
 
 def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
-    """Raise a UserError if settings that change the weights, or the images, differ from those of a
-    checkpoint."""
+    """Raise a UserError if the images, or settings that affect the weights, differ from those of
+    a checkpoint."""
     changes, free = [], FREE_ON_RESUME | SPLIT
     runs = [run.settings["training"] for run in (saved, now)]
     if runs[1]["lr_scheduler"] == CONSTANT and all(
@@ -121,7 +121,7 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
     if changes:
         raise UserError(
             f"{folder} was trained with other settings: {'; '.join(changes)}. Resume with the "
-            "settings of its run.json."
+            "settings in its run.json."
         )
     if saved.settings.get("data", now.settings["data"]) != now.settings["data"]:
-        raise UserError(f"{folder} was trained on other images. Restore them.")
+        raise UserError(f"{folder} was trained on other images. Resume with the same images.")

@@ -1,8 +1,8 @@
-"""Tasks: the model that a run trains, its batches, its loss and its validation.
+"""Tasks: a model to train, with its batches, loss and validation.
 
-A process reads its own rows of a batch and draws the noise of the whole batch. A step therefore
-depends on its number only, and not on how many processes or accumulation steps share the batch, or
-on earlier draws. This is what makes a resumed run exact.
+Each process reads its own rows of a batch and draws the noise of the whole batch. A step therefore
+only depends on its number, not on earlier draws or on how the batch is split over processes and
+accumulation steps. This makes resuming exact.
 """
 
 import math
@@ -34,19 +34,19 @@ from ebm_app.utils.tensors import standard_error
 
 @lru_cache(maxsize=2)
 def permutation(num: int, seed: int, epoch: int) -> Tensor:
-    """Return the order (num,) of the examples in an epoch."""
+    """Return the random order (num,) of the examples in an epoch."""
     return torch.randperm(num, generator=make_generator("cpu", seed, 2, epoch))
 
 
 class Task(ABC):
-    """A model on its device, with its batches, its loss and its validation.
+    """A model on its device, with its batches, loss and validation.
 
     Args:
         loss_module: maps the columns of a batch to losses (B,).
 
     Attributes:
         name: key of the model's configuration in the run record.
-        check: called once per validation batch on every process; may raise to interrupt it.
+        check: called once per validation batch on every process; may raise to interrupt.
     """
 
     name: ClassVar[str]
@@ -69,7 +69,7 @@ class Task(ABC):
         self.limit_validation(config.validation_images)
 
     def limit_validation(self, num_images: int) -> None:
-        """Validate on at most this number of images."""
+        """Limit the number of validation images."""
         self.validation = self.data.validation[:num_images]
         repeats, seed = self.config.validation_repeats, self.config.seed
         self.noise = dequantisation_noise(repeats, self.validation, seed)
@@ -80,16 +80,16 @@ class Task(ABC):
 
     @abstractmethod
     def validate(self) -> dict[str, float]:
-        """Return ``validation_loss``, ``validation_bits_per_dim`` and its standard error over
-        images, ``validation_stderr``. Every validation uses the same images and noise."""
+        """Return ``validation_loss``, ``validation_bits_per_dim`` and, as ``validation_stderr``,
+        its standard error over images. All validations use the same images and noise."""
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """Return the weights that are trained."""
+        """Return the trainable weights."""
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
     def order(self, step: int) -> Tensor:
-        """Return the examples (total_batch_size,) of ``step`` = 0, 1, ...: consecutive slices of
-        the permutations of the epochs."""
+        """Return the indices (total_batch_size,) of the examples of ``step`` = 0, 1, ..., the next
+        slice of the concatenated permutations of the epochs."""
         num, start = len(self.levels), step * self.total_batch_size
         position = torch.arange(start, start + self.total_batch_size)
         epochs = position // num
@@ -100,8 +100,8 @@ class Task(ABC):
         return torch.cat(slices)
 
     def batch(self, step: int, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the columns (b, *) of these rows (b,) of the batch of ``step`` = 0, 1, ..., which
-        is shared by all processes."""
+        """Return the columns (b, *) for rows (b,) of the batch of ``step`` = 0, 1, ..., which is
+        split over processes."""
         on_device = self.levels.device
         chosen = self.order(step)[rows].to(on_device, non_blocking=on_device.type != "cpu")
         labels = None if self.labels is None else self.labels[chosen]
@@ -116,8 +116,8 @@ class Task(ABC):
         return self.points(levels, noise)
 
     def bits(self, name: str = "validation", **options: Any) -> dict[str, float]:
-        """Return the mean validation bits per dim and their standard error. ``options`` are
-        arguments of ``model.likelihood``."""
+        """Return the mean validation bits per dim and its standard error. ``options`` are passed
+        to ``model.likelihood``."""
         watch, shared = partial(self.watch, name=name), (self.validation, self.noise)
         images = bits_of_images(self.accelerator, self.model, *shared, wrap=watch, **options)
         bits = images.bits_per_dim
@@ -135,8 +135,8 @@ class Task(ABC):
 
     @torch.no_grad()
     def validation_loss(self) -> float:
-        """Return the mean loss over validation images, in full precision and without the wrapper
-        of accelerate."""
+        """Return the mean loss over validation images, in full precision and bypassing
+        accelerate's wrapper."""
         num, repeats, seed = len(self.validation), self.config.validation_repeats, self.config.seed
         loss = partial(type(self.loss_module).forward, self.loss_module)
 
@@ -150,7 +150,7 @@ class Task(ABC):
 
     @cached_property
     def prepared_loss(self) -> nn.Module:
-        """The loss module, wrapped by accelerate."""
+        """Loss module wrapped by accelerate."""
         return self.accelerator.prepare(self.loss_module)
 
     @cached_property
@@ -159,19 +159,19 @@ class Task(ABC):
         return image_digest(self.levels, self.labels)
 
     def settings(self) -> dict[str, Any]:
-        """Return the configuration of the model and a digest of the data, as JSON. A resumed run
-        must have the same."""
+        """Return the configuration of the model and a digest of the data, as JSON. They must not
+        change when a run is resumed."""
         data = {"digest of the images": self.digest}
         return {self.name: to_dict(self.model.config), "data": data}
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
-        """Return further metrics of a finished run, whose best model is in ``output_dir``."""
+        """Return additional metrics of a finished run, whose best model is in ``output_dir``."""
         return {}
 
 
 class FlowTask(Task):
-    """Trains the weights of a flow by maximum likelihood, on images with fresh uniform
-    dequantisation noise. The closed-form parameters of the flow must be fitted first."""
+    """Trains a flow by maximum likelihood on uniformly dequantised images. Parameters with a
+    closed form must be fitted first."""
 
     name = "flow"
 
@@ -186,7 +186,7 @@ class FlowTask(Task):
         return (dequantise(levels, self.model.config.num_levels, uniform),)
 
     def validate(self) -> dict[str, float]:
-        """The loss is -log p(x) / D in nats, from the bits per dim."""
+        """Return the loss, -log p(x) / D in nats, and the bits per dim it follows from."""
         bits = self.bits()
         nats = bits["validation_bits_per_dim"] * math.log(2)
         return {"validation_loss": nats - math.log(self.model.config.num_levels), **bits}

@@ -1,7 +1,7 @@
-"""The number of steps of a run whose length is set in minutes.
+"""Number of steps of a run whose length is set in minutes.
 
-The speed is measured on steps that are undone afterwards. The run itself starts with a complete
-plan: its learning rates are a function of the step, and its record can repeat it.
+The speed is measured on steps that are undone afterwards, so the run starts with a complete plan:
+learning rates are a function of the step, and the run can be repeated from its record.
 """
 
 import math
@@ -18,20 +18,20 @@ from ebm_app.training.plan import NUM_VALIDATIONS, complete
 from ebm_app.training.tasks import Task
 from ebm_app.training.trainer import Trainer
 
-#: Steps before the speed is measured: compilation, memory
+#: Steps before the measurement, for compilation and memory allocation
 WARMUP_STEPS = 2
-#: Min steps of the measurement, and its share of the time
+#: Min measured steps, and share of the run spent on measuring
 MIN_STEPS, MEASURED_SHARE = 3, 0.02
-#: Max shares of the time for one validation, and for all of them
+#: Max share of the run spent on one validation, and on all validations
 VALIDATION_SHARE, VALIDATIONS_SHARE = 0.05, 0.15
-#: Numbers of validation images by which the time of a validation is measured
+#: Numbers of validation images with which the time of a validation is measured
 FEW_IMAGES = (2, 4)
-#: Steps of the run that is measured
+#: Number of steps of the measured run, for its learning rates
 UNPLANNED_STEPS = 10**6
 
 
 class Costs(NamedTuple):
-    """Seconds of a training step, of a validation without images, and of a validation image."""
+    """Seconds per training step, per validation without images, and per validation image."""
 
     step: float
     validation: float
@@ -40,10 +40,10 @@ class Costs(NamedTuple):
 
 def plan_by_time(task: Task, config: LoopConfig, began: float) -> LoopConfig:
     """Return the complete settings of a run that ends ``max_train_minutes`` after ``began``, a
-    time of ``time.perf_counter()``.
+    value of ``time.perf_counter()``.
 
-    Validations count as training time. If they would take a large share of it, there are fewer
-    validations, or fewer images in each. The main process measures and decides for all processes.
+    Validations count towards this time. If they would take a large share of it, their number or
+    their images are reduced. The main process decides for all processes.
     """
     accelerator, budget = task.accelerator, 60 * config.max_train_minutes
     weights = {name: value.clone() for name, value in task.model.state_dict().items()}
@@ -58,7 +58,7 @@ def plan_by_time(task: Task, config: LoopConfig, began: float) -> LoopConfig:
     task.limit_validation(config.validation_images)
     if accelerator.is_main_process:
         print(
-            f"{config.max_train_steps} steps of {costs.step:.2g} s, and a validation of "
+            f"Training for {config.max_train_steps} steps of {costs.step:.2g} s, validating on "
             f"{config.validation_images} images every {config.validation_steps} steps.",
             file=sys.stderr,
         )
@@ -71,7 +71,7 @@ def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> LoopCo
     Args:
         config: settings without a number of steps.
         costs: measured times.
-        budget, left: seconds of the whole run, and remaining seconds.
+        budget, left: total and remaining seconds of the run.
 
     >>> config = plan(LoopConfig(), Costs(0.5, 1.0, 0.1), 600.0, 580.0)
     >>> config.max_train_steps, config.validation_steps, config.validation_images
@@ -92,8 +92,8 @@ def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> LoopCo
 
 
 def measure(trainer: Trainer, budget: float) -> Costs:
-    """Measure the times of a run that has not begun. One validation is enough if it takes a large
-    share of ``budget`` seconds."""
+    """Measure the costs of a run before it starts. Only one validation is measured if it takes a
+    large share of ``budget`` seconds."""
     with tqdm(desc="measure", leave=False, disable=None) as bar:
         for _ in range(WARMUP_STEPS):
             trainer.train_step()
@@ -121,7 +121,7 @@ def measure(trainer: Trainer, budget: float) -> Costs:
 
 
 def validation_seconds(task: Task, num_images: int) -> float:
-    """Return the seconds of a validation of a few images."""
+    """Return the seconds of a validation on this number of images."""
     task.limit_validation(num_images)
     task.model.eval()
     begin = time.perf_counter()

@@ -1,9 +1,9 @@
-"""The training loop, on accelerate.
+"""Training loop, based on accelerate.
 
-The batch of a step is a function of (seed, step), and its learning rate is a function of the step.
-The weights, their average, the optimizer and the step are therefore enough to resume a run bit for
-bit, with the same number of processes and accumulation steps. With other numbers, sums are rounded
-in another order, and dropout draws other noise.
+The batch of a step is a function of (seed, step), and the learning rate is a function of the step.
+The weights, their average, the optimizer state and the step therefore suffice to resume a run bit
+for bit with the same number of processes and accumulation steps. With other numbers, rounding and
+dropout noise differ.
 """
 
 import time
@@ -33,16 +33,16 @@ from ebm_app.utils.random import derive_seed
 
 
 class Trainer:
-    """A training run, which ``state.load`` resumes and ``fit`` completes.
+    """A training run. ``state.load`` resumes it, ``fit`` completes it.
 
-    The model with the lowest validation loss so far is at the top of ``output_dir``. Bits per dim
-    are not the criterion: they also fall if a density is not normalised.
+    ``output_dir`` holds the model with the lowest validation loss so far. Bits per dim are not the
+    criterion, because they also decrease if a density is not normalised.
 
     Attributes:
         now: progress of the run.
         pending: losses that are not logged yet.
-        saved: step of the last checkpoint that was written or read.
-        start: (step, seconds) when this process started the run or resumed it.
+        saved: step of the last checkpoint written or read.
+        start: (step, seconds) at which this process started or resumed the run.
     """
 
     def __init__(self, task: Task, config: LoopConfig, output_dir: Path = Path()) -> None:
@@ -65,15 +65,15 @@ class Trainer:
         self.start = (0, 0.0)
 
     def fit(self) -> dict[str, Any]:
-        """Train to the last step and return the metrics. A stop signal saves a checkpoint and
-        raises ``Interrupted``."""
+        """Train to the last step and return the metrics. On a stop signal, save a checkpoint and
+        raise ``Interrupted``."""
         total = self.config.max_train_steps
         hidden = not self.accelerator.is_main_process
         bar = tqdm(total=total, initial=self.now.step, disable=hidden, desc="train", mininterval=1)
         with bar, self.signals:
             self.metrics.start(self.now.step)
             try:
-                self._validate()  # a run may have been interrupted during its validation
+                self._validate()  # the run may have been interrupted during a validation
                 while self.now.step < total:
                     self._advance()
                     bar.update()
@@ -98,11 +98,11 @@ class Trainer:
         }
 
     def folder(self, step: int) -> Path:
-        """Return the folder of the checkpoint of a step."""
+        """Return the checkpoint folder of a step."""
         return self.output_dir / f"{checkpoint.PREFIX}{step}"
 
     def save(self) -> Path:
-        """Write a checkpoint of this step, if there is none yet, and return its folder."""
+        """Write a checkpoint of the current step, if there is none, and return its folder."""
         folder = self.folder(self.now.step)
         if self.saved == self.now.step:
             return folder
@@ -120,7 +120,7 @@ class Trainer:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[PretrainedModel]:
-        """Put the averaged weights into the model while the context is open, and yield it."""
+        """Yield the model with the averaged weights, and restore its weights afterwards."""
         self.ema.store(self.parameters)
         self.ema.copy_to(self.parameters)
         try:
@@ -129,20 +129,20 @@ class Trainer:
             self.ema.restore(self.parameters)
 
     def train_step(self) -> None:
-        """Update the weights and their average once."""
+        """Update the weights and their average by one step."""
         self.loss_module.train()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config, self.now.step)
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         blocks = torch.arange(self.task.total_batch_size).split(self.config.train_batch_size)
-        own_blocks = blocks[rank::world]  # rows of this process for each accumulation step
+        own_blocks = blocks[rank::world]  # one block per accumulation step
         columns = self.task.batch(self.now.step, torch.cat(own_blocks))
-        # dropout is the only user of the global generator
+        # only dropout uses the global generator
         torch.manual_seed(derive_seed(self.config.seed, 3, self.now.step, rank))
         losses = []
         for index, block in enumerate(own_blocks):
             rows = slice(index * len(block), (index + 1) * len(block))
-            is_last = index + 1 == len(own_blocks)  # gradients are exchanged in the last one
+            is_last = index + 1 == len(own_blocks)  # the last one synchronises gradients
             with nullcontext() if is_last else self.accelerator.no_sync(self.loss_module):
                 loss = self.loss_module(*(column[rows] for column in columns))
                 self.accelerator.backward(loss.mean() / len(own_blocks))
@@ -154,13 +154,13 @@ class Trainer:
         self.pending.append(torch.cat(losses).mean())
 
     def _advance(self) -> None:
-        """Train one step, and log it if it is due."""
+        """Train one step, and log metrics if due."""
         begin, cores = time.perf_counter(), time.process_time()
         self.train_step()
         self.now.step += 1
         losses = self.losses() if self._is_due(self.config.logging_steps) else None
         self.now.seconds += time.perf_counter() - begin
-        # all processes do the same work
+        # all processes do the same amount of work
         self.now.core_seconds += (time.process_time() - cores) * self.accelerator.num_processes
         if losses is not None:
             self._check_finite(losses)
@@ -170,8 +170,8 @@ class Trainer:
             self.metrics.write(self.now.step, loss=self.now.loss, learning_rate=rate, **speeds)
 
     def _validate(self) -> None:
-        """Validate the averaged weights, if a validation is due and not done yet. Save the best
-        model and preview images."""
+        """Validate the averaged weights if due, and save preview images and, if it is the best so
+        far, the model."""
         is_done = self.now.validated == self.now.step
         if is_done or not self._is_due(self.config.validation_steps):
             return
@@ -194,12 +194,12 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def _is_due(self, period: int) -> bool:
-        """Whether an action of this period is due. Every action is due at the last step."""
+        """Whether an action with this period is due; every action is due at the last step."""
         return self.now.step % period == 0 or self.now.step == self.config.max_train_steps
 
     def losses(self) -> Tensor:
-        """Return the losses of the steps since the last call, averaged over processes. Waits for
-        the device."""
+        """Return the losses of all steps since the last call, averaged over processes.
+        Synchronises the device."""
         if not self.pending:
             return torch.zeros(0)
         losses = self.accelerator.reduce(torch.stack(self.pending), "mean").cpu()
@@ -207,7 +207,7 @@ class Trainer:
         return losses
 
     def _check_finite(self, losses: Tensor, what: str = "loss") -> None:
-        """Raise a UserError if a loss of the last steps is not finite."""
+        """Raise a UserError if a recent loss is not finite."""
         if not losses.isfinite().all():
             step = self.now.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
             raise UserError(
@@ -216,7 +216,7 @@ class Trainer:
             )
 
     def _speed(self) -> float:
-        """Return the training images per second since the start or resume."""
+        """Return the number of training images per second since the start or resume."""
         step, seconds = self.start
         images = (self.now.step - step) * self.now.total_batch_size
         return images / max(self.now.seconds - seconds, 1e-9)

@@ -56,7 +56,7 @@ def rows_of(folder: Path) -> list[dict]:
 
 def test_earlier_checkpoint_resumes_in_another_folder(whole, run, tmp_path):
     again, by_path = tmp_path / "again", {"resume_from_checkpoint": str(run / "checkpoint-4")}
-    assert "later checkpoints" in error_of(train, IMAGES, run, **SETTINGS, **by_path)
+    assert "checkpoints later" in error_of(train, IMAGES, run, **SETTINGS, **by_path)
     train(IMAGES, again, **SETTINGS, **by_path)
     assert {row["step"] for row in rows_of(again)} == set(range(5, 13))
     assert "already holds a run" in error_of(train, IMAGES, again, **SETTINGS, **by_path)

@@ -96,7 +96,7 @@ def test_run_survives_a_lost_terminal(monkeypatch, capsys, lost):
             assert run_script(main) == code
             if stream is not None:
                 stream.close()
-    assert len(done) == 2 and "in the run's record" in capsys.readouterr().err
+    assert len(done) == 2 and "in the run record" in capsys.readouterr().err
 
 
 def test_record_holds_names_that_are_not_utf8(tmp_path):
