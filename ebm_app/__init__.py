@@ -1,10 +1,10 @@
 """Density ratios, likelihoods and samples from time scores.
 
-``EBM`` is an energy-based model of images, ``Flow`` a normalising flow that can be its latent
-space, and ``train`` trains an ``EBM`` on a tensor of images. ``CTSMRatio`` and
-``log_density_ratio`` estimate the log ratio of the densities of two samples, and
-``mutual_information`` the dependence of paired rows. ``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and
-``SAMPLERS`` list the options by name. Each module states its equations.
+``EBM`` is an energy-based model of images, and ``train`` trains it. ``Flow`` is a normalising flow
+whose latent space an ``EBM`` can use. ``CTSMRatio`` and ``log_density_ratio`` estimate the log
+density ratio of two samples, and ``mutual_information`` the dependence of paired rows. ``PATHS``,
+``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` list the options by name. Each module states its
+equations.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ebm_app.sampling import SAMPLERS
     from ebm_app.training.api import train
 
-#: Public names and their modules, which are imported at first use because that takes seconds.
+#: Public names and their modules, imported at first use because importing takes seconds
 HOMES = {
     "CTSMRatio": "ratios.ctsm",
     "EBM": "ebm",
@@ -47,7 +47,7 @@ __all__ = [*HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use."""
+    """Import a public name when it is first used."""
     if name == "__version__":
         return version(__name__)
     if name not in HOMES:

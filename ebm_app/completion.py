@@ -1,4 +1,4 @@
-"""Completion of images: samples of the unknown pixels given the known ones."""
+"""Completion of images: sampling unknown pixels given known pixels."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,28 +19,28 @@ from ebm_app.utils.fields import check_argument
 from ebm_app.utils.registry import build
 from ebm_app.utils.tensors import as_tensor, leaves
 
-#: Default number of temperatures, a third of that for whole images
+#: Default number of temperatures, a third of the default for whole images
 NUM_TEMPERATURES = 60
 
 
 class KnownPixels:
-    r"""The Stein score of p_t times a likelihood of the known pixels y of x_1,
+    r"""Stein score of p_t times a likelihood of the known pixels y of x_1,
 
         p_t(x) N(y; E[x_1 | x], V_t(x) + s v_t I),    V_t = Var[x_1 | x] per dimension.
 
-    It is the score of the model plus J^T (y - E[x_1 | x]) / (V + s v_t), with J the Jacobian of
-    the mean, at the cost of one backward pass. As v_t decreases to 0 the known pixels of x
-    converge to y, so annealed HMC ends at p_1(unknown | known). Modes that separate early have
-    correct weights only if the intermediate distributions are close to the exact p_t(x | y).
+    This is the score of the model plus J^T (y - E[x_1 | x]) / (V_t + s v_t), where J is the
+    Jacobian of the mean. It costs one backward pass. As v_t decreases to 0, the known pixels of x
+    converge to y, so annealed HMC ends at p_1(unknown | known). The weights of modes that separate
+    early are only correct if the intermediate distributions are close to p_t(x | y).
 
     Args:
-        model: model of all pixels. known: y (B, *), used where ``mask`` (B, *) is true.
+        model: density of all pixels. known: y (B, *), used where ``mask`` (B, *) is true.
 
-    Source: moment-matching guidance of Rozet et al. 2024, arXiv:2405.13712, with the diagonal of
-    its covariance and an accept step.
+    Source: moment-matching guidance of Rozet et al. 2024, arXiv:2405.13712, with a diagonal
+    covariance and an accept step.
     """
 
-    #: s, which bounds the curvature of the likelihood where the predicted variance is near 0
+    #: s, which bounds the curvature of the likelihood if the predicted variance is near 0
     slack = 0.1
 
     def __init__(self, model: SteinScore, known: Tensor, mask: Tensor) -> None:
@@ -49,13 +49,13 @@ class KnownPixels:
         self.model, self.known, self.mask = model, known, mask
 
     def score(self, x: Tensor, t: float) -> Tensor:
-        """Return the score of the class docstring, without gradients: (B, *)."""
+        """Return the score (B, *), without gradients."""
         time = torch.tensor(t, dtype=torch.float64)
         v, alpha = self.path.variance(time), self.path.alpha(time)
         with leaves(x.detach()) as (point,):
             if isinstance(self.model, MomentsDensity):
                 score, variance = self.model.score_and_variance(point, t)
-            else:  # the variance of eps itself
+            else:  # prior variance of eps
                 score, variance = self.model.score(point, t), torch.ones_like(point)
             mean = self.path.denoise(point, score, time)
             excess = torch.where(self.mask.clone(), self.known.to(x.dtype) - mean, 0.0)
@@ -64,17 +64,17 @@ class KnownPixels:
         return score.detach() - gradient
 
     def score_cost(self, t: float) -> int:
-        """Return the passes of the network in one call of ``score``."""
+        """Return the number of network passes per call of ``score``."""
         return self.model.score_cost(t)
 
     def at(self, rows: Tensor) -> "KnownPixels":
-        """Return the posterior of the points with these indices (b,) in the batch."""
+        """Return the posterior for the points with indices ``rows`` (b,) in the batch."""
         return KnownPixels(self.model.at(rows), self.known[rows], self.mask[rows])
 
 
 def complete(ebm: EBM, images: Tensor, mask: Tensor, seed: int = 0, **options: Any) -> Tensor:
-    """Sample the unknown pixels of images from p(unknown | known), by annealed HMC with the score
-    of ``KnownPixels``: (B, C, H, W) in [0, 1].
+    """Sample unknown pixels from p(unknown | known) by annealed HMC with the score of
+    ``KnownPixels``. Return the completed images (B, C, H, W) in [0, 1].
 
     >>> ebm = EBM.from_pretrained("digits")
     >>> upper = torch.arange(8)[:, None].expand(8, 8) < 4
@@ -83,13 +83,14 @@ def complete(ebm: EBM, images: Tensor, mask: Tensor, seed: int = 0, **options: A
 
     Args:
         images: (B, C, H, W), as for ``EBM.likelihood``. Unknown pixels are ignored.
-        mask: bool (H, W), (C, H, W) or (B, C, H, W), true where a pixel is known.
+        mask: bool (H, W), (C, H, W) or (B, C, H, W), true for known pixels.
         seed: seed of the noise.
         options: ``labels`` and ``guidance`` as for ``EBM.sample``, and settings of
-            ``AnnealedHMC``, with 60 temperatures by default.
+            ``AnnealedHMC``; ``num_temperatures`` is 60 by default.
 
     Raises:
-        UserError: for a mask of another shape, a model in a latent space, and as ``EBM.sample``.
+        UserError: for a mask of the wrong shape or dtype, a model in a latent space, and as in
+            ``EBM.sample``.
     """
     *_, last = iterate_completion(ebm, images, mask, seed, **options)
     return ebm.to_images(last.x)
@@ -104,12 +105,12 @@ def iterate_completion(
     guidance: float = 1.0,
     **settings: Any,
 ) -> Iterator[Frame]:
-    """Yield the frames of ``complete``, in the space of the path, with the known pixels set."""
+    """Yield the steps of ``complete`` as frames in the space of the path."""
     config = check_argument(EBM, "ebm", ebm).config
     if config.space != EBMConfig.space:
         raise UserError(
-            f"This model works in the latent space {config.space}, where no dimension is a pixel. "
-            "Use a model of the ambient space."
+            f"This model is in the latent space {config.space}, whose dimensions are not pixels. "
+            "Use a model in the ambient space."
         )
     levels = ebm.levels_of(images)
     mask = as_tensor(mask, "the mask")

@@ -1,8 +1,8 @@
-r"""Densities composed of several models at every time: products, powers, quotients, mixtures.
+r"""Compositions of densities: products, powers, quotients and mixtures.
 
-Annealed HMC samples them, since it needs their score and, for an exact accept step, their log
-density up to a constant. Flow samplers do not, because the composed p_t are not the marginals of
-one diffusion (Du et al. 2023, arXiv:2302.11552).
+Densities are composed at every time t. Annealed HMC can sample from them: it needs the score and,
+for an exact accept step, the log density up to a constant. Flow samplers cannot, because the
+composed densities are not the marginals of a diffusion (Du et al. 2023, arXiv:2302.11552).
 """
 
 from abc import ABC, abstractmethod
@@ -22,14 +22,14 @@ from ebm_app.utils.tensors import expand_like
 
 
 class Composition(ABC):
-    """A composition of densities of one path and one shape, itself a ``LogDensity``.
+    """Composition of densities with the same path and shape; implements ``LogDensity``.
 
     Args:
         densities: such as ``ebm.density`` or ``ebm.density_for(num, labels)``.
         weights: one number per density.
 
     Raises:
-        UserError: for no densities, different paths, or another number of weights.
+        UserError: for no densities, densities with different paths, or a wrong number of weights.
     """
 
     def __init__(self, densities: Sequence[LogDensity], weights: Sequence[float]) -> None:
@@ -45,7 +45,7 @@ class Composition(ABC):
             (type(density.path), vars(density.path)) != (type(self.path), vars(self.path))
             for density in densities
         ):
-            raise UserError("The densities have different paths. Compose models of one path.")
+            raise UserError("The densities have different paths. Use models with the same path.")
         self.start = max(density.start for density in densities)
         self.end = min(density.end for density in densities)
 
@@ -55,10 +55,10 @@ class Composition(ABC):
 
     @abstractmethod
     def coefficients(self, x: Tensor, t: float) -> Iterable[Tensor]:
-        """Return the factor () or (B,) of each grad log p_t^k in grad log q_t."""
+        """Return the coefficient, () or (B,), of each grad log p_t^k in grad log q_t."""
 
     def score(self, x: Tensor, t: float) -> Tensor:
-        """Return grad_x log q_t(x) from the scores of the densities: (B, *)."""
+        """Return grad_x log q_t(x): (B, *)."""
         return self._combine(x, t, [density.score(x, t) for density in self.densities])
 
     def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
@@ -67,11 +67,11 @@ class Composition(ABC):
         return self._combine(x, t, gradients)
 
     def score_cost(self, t: float) -> int:
-        """Return the passes of all networks in one call of ``score``."""
+        """Return the number of network passes per call of ``score``."""
         return sum(density.score_cost(t) for density in self.densities)
 
     def at(self, rows: Tensor) -> Self:
-        """Return the composition at the points with these indices (b,) in the batch."""
+        """Return the composition for the points with indices ``rows`` (b,) in the batch."""
         return type(self)([density.at(rows) for density in self.densities], self.weights)
 
     def with_nodes(self, num_nodes: int) -> Self:
@@ -85,8 +85,11 @@ class Composition(ABC):
 
 
 class Product(Composition):
-    r"""q_t proportional to prod_k p_t^k(x)^w_k. A single density gives a power, a negative weight
-    a quotient ("this and not that").
+    r"""Product q_t proportional to prod_k p_t^k(x)^w_k. A single density gives a power, a negative
+    weight a quotient ("A and not B").
+
+    Raises:
+        UserError: as in ``Composition``, and for weights whose sum is not positive.
 
     >>> ebm = EBM.from_pretrained("digits-energy")
     >>> squared = Product([ebm.density], [2.0])
@@ -109,7 +112,10 @@ class Product(Composition):
 
 
 class Mixture(Composition):
-    """q_t = sum_k w_k p_t^k(x), from the log densities.
+    """Mixture q_t = sum_k w_k p_t^k(x).
+
+    Raises:
+        UserError: as in ``Composition``, and for weights that are not positive.
 
     >>> ebm = EBM.from_pretrained("digits-energy")
     >>> same = Mixture([ebm.density, ebm.density], [0.5, 0.5])
@@ -138,8 +144,8 @@ class Mixture(Composition):
 def sample_composed(
     ebm: EBM, composition: Composition, num_images: int, seed: int = 0, **settings: Any
 ) -> Tensor:
-    """Draw images (num_images, C, H, W) in [0, 1] from a composition of densities of ``ebm``, or
-    of models in the same space, by annealed HMC.
+    """Draw images (num_images, C, H, W) in [0, 1] from a composition by annealed HMC. ``ebm`` must
+    have the space of the composed models.
 
     >>> ebm = EBM.from_pretrained("digits-energy")
     >>> squared = Product([ebm.density], [2.0])

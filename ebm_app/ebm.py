@@ -1,4 +1,4 @@
-"""``EBM``: an energy-based model of images, its likelihoods and its samples."""
+"""``EBM``: an energy-based model of images, with likelihoods and samples."""
 
 import os
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, check_argument
 from ebm_app.utils.registry import build, choose, make
 
-#: Max elements (images times pixels) of a batch of ``sample``
+#: Max elements (images times values per image) of a batch of ``sample``
 MAX_BATCH_DRAWN = 2**20
-#: Max images per batch of ``classify``; a network call has about ten times as many points.
+#: Max images per batch of ``classify``; a network call has about ten times as many points
 MAX_CLASSIFIED = 50
 
 
@@ -59,18 +59,18 @@ class EBM(DensityModel):
 
     @classmethod
     def from_diffusers(cls, pipeline: Any, device: str = "cpu", num_levels: int = 256) -> Self:
-        """Wrap the diffusion model of a diffusers pipeline, without copying its weights. It has no
-        time score, so its estimators are "elbo", "discrete" and "probability_flow".
+        """Wrap the diffusion model of a diffusers pipeline without copying its weights. It has no
+        time score, so the available estimators are "elbo", "discrete" and "probability_flow".
 
         Args:
-            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; its folder or hub id, or a checkpoint
-                of its training, of which only safetensors are read; or a pair of a ``UNet2DModel``
-                and its scheduler. The network keeps its training mode.
-            num_levels: grey levels L of the training images; the network receives level
+            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; the folder or hub id of one, or a
+                training checkpoint, with safetensors weights; or a pair of a ``UNet2DModel`` and a
+                scheduler. The training mode of the network is unchanged.
+            num_levels: number of grey levels L of the training images. The network receives level
                 k as 2 k / (L - 1) - 1.
 
         Raises:
-            UserError: for another kind of pipeline, network or scheduler.
+            UserError: for an unsupported pipeline, network or scheduler.
         """
         from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes seconds
 
@@ -94,9 +94,9 @@ class EBM(DensityModel):
         batch_size: int | None = None,
         **estimator_args: Any,
     ) -> Likelihood:
-        """Return a lower bound on the log-likelihood of quantised images, in nats and bits per
-        dim, by the equation in ``ebm_app.likelihood.bits``. The default estimator is a bound for
-        any network, because its density is normalised.
+        """Return a lower bound on the log-likelihood of quantised images, in nats and in bits per
+        dim, as defined in ``ebm_app.likelihood.bits``. With the default estimator "elbo" it is a
+        bound for any network, because its density is normalised.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
@@ -104,21 +104,20 @@ class EBM(DensityModel):
         64
 
         Args:
-            images: (B, C, H, W), floats in [0, 1] on the grid of the model's levels, or uint8
-                levels.
-            estimator: name in ``ESTIMATORS``, with ``estimator_args`` as its settings, or an
-                object; ``default_estimator`` by default.
-            dequantiser: name in ``DEQUANTISERS`` or an object; that of the model by default.
+            images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].
+            estimator: name in ``ESTIMATORS`` with settings ``estimator_args``, or an estimator.
+                Default: ``default_estimator``.
+            dequantiser: name in ``DEQUANTISERS``, or a dequantiser. Default: that of the model.
             noise: (K, B, C, H, W) uniform numbers in [0, 1) for K draws of the dequantiser, which
-                are averaged; by default ``repeats`` draws.
-            seed: seed of the noise drawn here and of the estimator.
+                are averaged. Default: ``repeats`` random draws.
+            seed: seed of the random draws and of the estimator.
             labels: class labels (B,), for log P(image | label) of a class-conditional model.
-            batch_size: images per batch; by default as many as fit in 2^17 elements. It changes
-                results by rounding only, except the step sizes of ``probability_flow``.
+            batch_size: images per batch. Default: as many as fit in 2^17 elements. It only changes
+                results by rounding, and by the adaptive step sizes of ``probability_flow``.
 
         Raises:
-            UserError: for images of another shape or with values off the grid, unknown names or
-                settings, noise of another shape, and a likelihood that is not finite.
+            UserError: for images or noise of the wrong shape, values that are not grey levels,
+                unknown names or settings, and a likelihood that is not finite.
         """
         levels = self.levels_of(images)
         noise = noise_for(levels, self.dtype, seed, repeats, noise)
@@ -137,8 +136,8 @@ class EBM(DensityModel):
         return likelihood_of(estimates, num_dims)
 
     def classify(self, images: Tensor, seed: int = 0, **settings: Any) -> ClassPosterior:
-        """Return class probabilities p(y | image) under equal class frequencies, by the equation
-        in ``ebm_app.likelihood.classes``.
+        """Return class probabilities p(y | image) for equal class frequencies, as defined in
+        ``ebm_app.likelihood.classes``.
 
         Args:
             images: (B, C, H, W), as for ``likelihood``.
@@ -146,7 +145,7 @@ class EBM(DensityModel):
             settings: fields of ``ClassBounds``.
 
         Raises:
-            UserError: for a model trained without labels, and as ``likelihood``.
+            UserError: for a model trained without labels, and as in ``likelihood``.
         """
         config, levels = self.config, self.levels_of(images)
         if not config.num_classes:
@@ -156,16 +155,16 @@ class EBM(DensityModel):
         bounds = build(
             ClassBounds, "class bounds", {"max_log_snr": highest, "seed": seed, **settings}
         )
-        parts = [
+        posteriors = [
             bounds(self.model, y, point.t, config.num_classes)
             for y in point.y.split(MAX_CLASSIFIED)
         ]
-        return ClassPosterior(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        return ClassPosterior(*(torch.cat(column) for column in zip(*posteriors, strict=True)))
 
     @property
     def default_estimator(self) -> str:
-        """Name of the default estimator: "elbo", which is normalised, or "time_integral", which is
-        not, for a model without a Stein head."""
+        """Name of the default estimator: "elbo", or the unnormalised "time_integral" for a model
+        without a Stein head."""
         return "elbo" if self.config.stein_head else "time_integral"
 
     def sample(
@@ -179,7 +178,7 @@ class EBM(DensityModel):
         return_log_prob: bool = False,
         **settings: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Draw images (num_images, C, H, W), quantised to the model's levels, in [0, 1].
+        """Draw images (num_images, C, H, W) in [0, 1], quantised to the model's grey levels.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> ebm.sample(2, sampler="dpm", num_steps=3).shape
@@ -189,21 +188,21 @@ class EBM(DensityModel):
         torch.Size([2])
 
         Args:
-            sampler: name in ``SAMPLERS``, with ``settings`` as its settings, or an object.
+            sampler: name in ``SAMPLERS`` with settings ``settings``, or a sampler.
             seed: seed of the initial noise and of the sampler.
-            labels: class labels for a class-conditional model: one for all images, several used in
-                turn, or "random".
-            guidance: see ``LabelledModel``; 1 samples p(x | label), larger values give clearer and
-                less varied images.
-            batch_size: images per batch; by default as many as fit in 2^20 elements. The initial
-                noise does not depend on it, further noise of the sampler does.
-            return_log_prob: also return the log density (num_images,), in nats, of the points in
-                the space of the model which the last step of "pf_ode" maps to the images
-                (``PFODESampler``, with ``num_probes`` 2 by default).
+            labels: class labels, for a class-conditional model: one for all images, several used
+                in turn, or "random".
+            guidance: guidance scale, see ``LabelledModel``. 1 samples from p(x | label), larger
+                values give clearer and less varied images.
+            batch_size: images per batch. Default: as many as fit in 2^20 elements. It affects the
+                noise that the sampler adds, but not the initial noise.
+            return_log_prob: also return log densities (num_images,) in nats, for the sampler
+                "pf_ode": those of the points in the model's space before the last step, which maps
+                them to images. ``num_probes`` is 2 by default, see ``PFODESampler``.
 
         Raises:
-            UserError: for labels the model does not have, guidance below 0 or without labels, and
-                ``return_log_prob`` with another sampler.
+            UserError: for labels that the model does not have, guidance below 0 or without labels,
+                and ``return_log_prob`` with another sampler.
         """
         if return_log_prob and isinstance(sampler, str):
             choose("sampler with a log density", sampler, ("pf_ode",))
@@ -213,7 +212,7 @@ class EBM(DensityModel):
         if not return_log_prob:
             return self.to_images(last.x)
         if last.log_density is None:
-            raise UserError("return_log_prob needs a sampler with a log density. Set num_probes.")
+            raise UserError("The sampler computes no log density. Set num_probes.")
         return self.to_images(last.x), last.log_density.cpu()
 
     def iterate_sample(
@@ -226,37 +225,37 @@ class EBM(DensityModel):
         batch_size: int | None = None,
         **settings: Any,
     ) -> Iterator[Frame]:
-        """Iterate over the frames of ``sample``, points in the space of the path. Each frame has
-        all images; those of later batches are still noise."""
+        """Iterate over the steps of ``sample``, as frames of points in the space of the path. A
+        frame has all images; those of later batches are still noise."""
         generator, x = self.start(num_images, seed)
-        parts = batches(num_images, batch_size, MAX_BATCH_DRAWN // x[0].numel())
+        slices = batches(num_images, batch_size, MAX_BATCH_DRAWN // x[0].numel())
         labels = self._labels(labels, num_images, seed)
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
         log_densities = []
-        for index, rows in enumerate(parts):
+        for index, rows in enumerate(slices):
             density = self.density_for(len(x[rows]), labels and labels[rows], guidance)
             for frame in sampler.iterate(density, x[rows], generator):
                 if frame.log_density is not None:
                     log_densities.append(frame.log_density)
                     frame = frame._replace(log_density=torch.cat(log_densities))
                 images = torch.cat([x[: rows.start], frame.x, x[rows.stop :]])
-                step, total = index * frame.num_steps + frame.step, len(parts) * frame.num_steps
+                step, total = index * frame.num_steps + frame.step, len(slices) * frame.num_steps
                 yield frame._replace(x=images, step=step, num_steps=total)
             x = images
 
     def _labels(self, labels: Labels | None, num: int, seed: int) -> list[int] | None:
-        """Return a label for each of ``num`` images, or None."""
+        """Return one label per image, or None."""
         if labels is None:
             return None
         return class_labels(labels, num, self.config.num_classes, seed).tolist()
 
     def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
-        """Return a generator, and points (num_images, C, H, W) of N(0, I) drawn from it."""
+        """Return a generator, and standard normal points (num_images, C, H, W) drawn from it."""
         shape = (check_argument(PositiveInt, "num_images", num_images), *self.config.image_shape)
         generator = torch.Generator(self.device).manual_seed(check_argument(Seed, "seed", seed))
         options = {"device": self.device, "dtype": self.dtype, "generator": generator}
         return generator, torch.randn(shape, **options)
 
     def to_images(self, x: Tensor) -> Tensor:
-        """Decode points of the path's space to quantised images in [0, 1], on the CPU."""
+        """Decode points in the path's space into quantised images in [0, 1], on the CPU."""
         return quantise(self.space.decode(self.points(x).detach()), self.config.num_levels).cpu()

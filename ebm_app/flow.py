@@ -1,4 +1,4 @@
-"""``Flow``: a normalising flow, a fitted space with a base density."""
+"""``Flow``: a normalising flow, which is a fitted space with a base density."""
 
 import math
 
@@ -20,7 +20,7 @@ from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 @configuration
 class FlowConfig:
-    """Configuration of a flow: the images that it models, and its kind."""
+    """Configuration of a flow: format of its images, and its space in ``SPACES``."""
 
     dataset: str
     image_shape: ImageShape
@@ -30,7 +30,7 @@ class FlowConfig:
 
 
 class Flow(PretrainedModel):
-    """Normalising flow: a space x -> u with base density N(0, I). A new flow must be fitted with
+    """Normalising flow: a space x -> u with base density N(0, I). Fit a new flow with
     ``space.fit``.
 
     >>> flow = Flow(FlowConfig("digits", (1, 8, 8), 17, "gaussian"))
@@ -47,7 +47,7 @@ class Flow(PretrainedModel):
         self.space = build_space(config.space, config.image_shape, config.num_levels)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Return log p(x) = log N(f^-1(x); 0, I) + log |det du/dx| in nats: (B, C, H, W) -> (B,)
+        """Return log p(x) = log N(u(x); 0, I) + log |det du/dx| in nats: (B, C, H, W) -> (B,)
         float64."""
         u, log_abs_det = self.space.encode_with_log_abs_det(self.points(x))
         return sum_except_batch(standard_normal_log_density(u.double())) + log_abs_det
@@ -64,13 +64,13 @@ class Flow(PretrainedModel):
         dequantisation: the mean over K draws of log p(x) - D log L. Its ``error`` is 0.
 
         Args:
-            images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels.
-            noise: (K, B, C, H, W) uniform numbers in [0, 1); by default ``repeats`` draws.
-            seed: seed of the noise drawn here.
+            images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].
+            noise: (K, B, C, H, W) uniform numbers in [0, 1). Default: ``repeats`` random draws.
+            seed: seed of the random draws.
 
         Raises:
-            UserError: for images of another shape, values off the grid, and a likelihood that is
-                not finite.
+            UserError: for images of the wrong shape, values that are not grey levels, and a
+                likelihood that is not finite.
         """
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels)
@@ -84,7 +84,7 @@ class Flow(PretrainedModel):
 
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:
-        """Draw images (num_images, C, H, W), quantised to the grey levels, in [0, 1]."""
+        """Draw images (num_images, C, H, W) in [0, 1], quantised to the grey levels."""
         num_images = check_argument(PositiveInt, "num_images", num_images)
         generator = make_generator("cpu", check_argument(Seed, "seed", seed))
         u = torch.randn((num_images, *self.config.image_shape), generator=generator).to(self.dtype)

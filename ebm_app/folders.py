@@ -1,4 +1,4 @@
-"""Model folders: config.json and model.safetensors, by path, bundled name or hub id."""
+"""Model folders with config.json and model.safetensors, by path, bundled name or hub id."""
 
 import hashlib
 import json
@@ -16,22 +16,22 @@ from ebm_app.utils.files import read_header, read_json, read_tensors
 if TYPE_CHECKING:
     from torch import nn
 
-#: Kinds of model; a config.json without a kind is of the first.
+#: Kinds of model; the first is the default of config.json
 ENERGY_MODEL, FLOW = "energy model", "flow"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-#: Hashes of the training images.
+#: Hashes of the training images
 HASHES_FILE = "training_images.safetensors"
-#: Folder of the amortised likelihood in that of a model
+#: Subfolder of a model folder with its amortised likelihood
 AMORTISED_FOLDER = "amortised"
 #: Index of a diffusers pipeline
 PIPELINE_FILE = "model_index.json"
-#: Patterns of the files that are downloaded
+#: Patterns of the files to download
 DOWNLOADED = ["*.json", WEIGHTS_FILE, HASHES_FILE, f"{AMORTISED_FOLDER}/{WEIGHTS_FILE}"]
 DOWNLOADED += ["unet/*.safetensors", "diffusion_pytorch_model*.safetensors"]
 #: Key of the configuration's digest in the metadata of a weights file
 DIGEST = "config_sha256"
 BUNDLED = Path(__file__).parent / "pretrained"
-#: Settings that were added since format 1, and the value that a file without them had.
+#: Settings added to format 1, and their values in files without them
 ADDED: dict[str, Any] = {
     "max_train_minutes": None,
     "optimizer": "adam",
@@ -43,8 +43,7 @@ ADDED: dict[str, Any] = {
     "early": None,
     "calibration": None,
 }
-#: Keys of files of earlier versions, and their new names; a key without a new name always had an
-#: empty value.
+#: Keys in files of earlier versions -> new names; None for a removed key, which was always empty
 OLD_KEYS = {
     "residual": "calibration",
     "palette": None,
@@ -52,13 +51,13 @@ OLD_KEYS = {
     "space_arguments": None,
     "arguments": None,
 }
-#: Values of settings in files of earlier versions, and their new names.
+#: Setting -> values in files of earlier versions -> new values
 RENAMED: dict[str, dict[str, str]] = {
     "time_input": {"clock": "arc_length"},
     "weighting": {"time_score": "inverse_variance"},
     "objective": {"ctsm_m_deviance": "ctsm_m"},
 }
-#: Objective that was called ctsm_m in files without ``label_dropout``; it is no longer available.
+#: Unavailable objective, called ctsm_m in files without ``label_dropout``
 RETIRED_OBJECTIVE = "ctsm_m with the gamma deviance"
 T = TypeVar("T")
 
@@ -69,13 +68,16 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
     Args:
         cls: class of the configuration.
         kind: expected kind of model.
+
+    Raises:
+        UserError: for a missing file, an invalid value, or another kind or version of model.
     """
     data = read_json(folder / CONFIG_FILE)
     version = data.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise UserError(
             f"{folder} has format_version {shorten(version)}, but this version of ebm_app reads "
-            f"{FORMAT_VERSION}. Save the model again, or install the version that wrote it."
+            f"{FORMAT_VERSION}. Install the version of ebm_app that wrote it."
         )
     own = data.pop("kind", ENERGY_MODEL)
     if own != kind:
@@ -85,12 +87,12 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
 
 
 def upgrade(data: Mapping[str, Any], keys: Iterable[str] = ()) -> dict[str, Any]:
-    """Return settings of an earlier version, as JSON data, with keys and values of this version.
+    """Convert settings of an earlier version, as JSON data, to keys and values of this version.
 
     Args:
-        data: a model configuration, or settings of a training.
-        keys: settings of this version. Those that ``data`` lacks get the value that they had
-            before they became settings.
+        data: model configuration or training settings.
+        keys: settings of this version. If ``data`` lacks one, it gets the value that earlier
+            versions used.
 
     >>> upgrade({"palette": [], "path": {"name": "vp", "arguments": {}}}, ["network"])
     {'network': 'unet', 'path': {'name': 'vp'}}
@@ -109,15 +111,14 @@ def upgrade(data: Mapping[str, Any], keys: Iterable[str] = ()) -> dict[str, Any]
 
 
 def config_digest(data: Mapping[str, Any]) -> str:
-    """Return the SHA-256 digest of the data of a config.json, independent of order and layout. The
-    calibration, which is measured after the weights are saved, does not count."""
+    """Return the SHA-256 digest of the data in config.json, independent of order and layout. The
+    calibration is excluded, because it is measured after the weights are saved."""
     settings = {key: None if key == "calibration" else value for key, value in data.items()}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def check_digest(folder: Path) -> None:
-    """Compare config.json with the digest in the weights file. Files of earlier versions have
-    none.
+    """Compare config.json with the digest in the weights file, if it has one.
 
     Raises:
         UserError: if the configuration was edited after the weights were saved.
@@ -125,16 +126,20 @@ def check_digest(folder: Path) -> None:
     saved = read_header(folder / WEIGHTS_FILE)[1].get(DIGEST)
     if saved is not None and saved != config_digest(read_json(folder / CONFIG_FILE)):
         raise UserError(
-            f"{folder / CONFIG_FILE} was changed after it was saved with {WEIGHTS_FILE}, so "
-            "likelihoods may be wrong. Restore it. If the change is intended, load the model "
-            "with from_pretrained(folder, allow_edited_config=True) and save it again."
+            f"{folder / CONFIG_FILE} was edited after {WEIGHTS_FILE} was saved, so likelihoods "
+            "may be wrong. Restore it. If the change is intended, load the model with "
+            "from_pretrained(folder, allow_edited_config=True) and save it again."
         )
 
 
 def find_folder(name_or_path: str | os.PathLike) -> Path:
-    """Return the folder of a model by its path, bundled name or hub id, which is downloaded."""
+    """Return the folder of a model, given its path, bundled name or hub id (downloaded).
+
+    Raises:
+        UserError: if there is no such model.
+    """
     name = os.fspath(check_argument(str | os.PathLike, "name_or_path", name_or_path))
-    if os.path.isdir(name):  # also a folder without read permission
+    if os.path.isdir(name):  # also true without read permission
         return Path(name)
     bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir())
     if name in bundled:
@@ -142,7 +147,7 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name)
     raise UserError(
-        f"No model at '{shorten(name)}'. Give a folder with a {CONFIG_FILE}, a bundled name "
+        f"There is no model '{shorten(name)}'. Use a folder with a {CONFIG_FILE}, a bundled name "
         f"({', '.join(bundled)}) or a hub id owner/name."
     )
 
@@ -154,26 +159,30 @@ def _download(repository: str) -> Path:
         return Path(snapshot_download(repository, allow_patterns=DOWNLOADED))
     except Exception as error:
         raise UserError(
-            f"No folder '{shorten(repository)}', and the hub has no model of that id: "
+            f"'{shorten(repository)}' is not a folder, and could not be downloaded from the hub: "
             f"{first_line(error)}"
         ) from None
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of the hub, shortened."""
+    """Return the first line of an error message, shortened."""
     return shorten((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Whether a folder has files of diffusers: a pipeline, a checkpoint or a network."""
+    """Whether a folder holds a pipeline, checkpoint or network of diffusers."""
     if any((folder / name).exists() for name in (PIPELINE_FILE, "unet", "unet_ema")):
         return True
     return (folder / CONFIG_FILE).is_file() and "_class_name" in read_json(folder / CONFIG_FILE)
 
 
 def check_weights(model: "nn.Module", path: Path) -> None:
-    """Compare names and shapes of a weights file with a model, before reading the weights. The
-    model may be on the device "meta"."""
+    """Compare the names and shapes in a weights file with a model, without reading the weights.
+    The model may be on the meta device.
+
+    Raises:
+        UserError: for the first tensor that differs.
+    """
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     actual, _ = read_header(path)
     for key in expected | actual:
@@ -185,9 +194,13 @@ def check_weights(model: "nn.Module", path: Path) -> None:
 
 
 def load_weights(model: "nn.Module", path: Path) -> None:
-    """Load weights that ``check_weights`` has compared with a model."""
+    """Load a weights file that has passed ``check_weights``.
+
+    Raises:
+        UserError: for weights that are not finite.
+    """
     weights = read_tensors(path)
     for key, value in weights.items():
         if not (value.is_floating_point() and value.isfinite().all()):
-            raise UserError(f"{key} in {path} has values that are not finite. Use another file.")
+            raise UserError(f"The weights {key} in {path} are not finite. Use another file.")
     model.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""``DensityModel``: densities of images, built from a configuration and evaluated at points."""
+"""``DensityModel``: base class of ``EBM``, with densities and scores at points."""
 
 from typing import Any
 
@@ -29,11 +29,14 @@ INPUTS = ("time_input", "input_frequencies", "condition_dim")
 
 
 class DensityModel(PretrainedModel):
-    """Densities p_t of images in the space of a path, 0 <= t <= 1.
+    """Densities p_t of images in the space of a path, for 0 <= t <= 1.
 
     Args:
-        config: the configuration.
-        density: the density; built from ``config`` with fresh weights by default.
+        config: configuration.
+        density: density of the model. Default: built from ``config`` with random weights.
+
+    Raises:
+        UserError: for incompatible settings.
     """
 
     config_class, kind = EBMConfig, ENERGY_MODEL
@@ -50,7 +53,7 @@ class DensityModel(PretrainedModel):
         self.model = self.density.model
 
     def energy(self, x: Tensor, t: float = 1.0) -> Tensor:
-        """Return the energy -log p_t(x) in nats, up to log Z where the model is unnormalised.
+        """Return the energy -log p_t(x) in nats, up to log Z if the model is unnormalised.
 
         >>> from ebm_app import EBM
         >>> ebm = EBM.from_pretrained("digits-energy")
@@ -59,15 +62,14 @@ class DensityModel(PretrainedModel):
 
         Args:
             x: (B, C, H, W), points in the space of the model, not images in [0, 1]; ``encode``
-                maps images to points. Gradients flow to ``x`` if it requires one.
-            t: time from 0 (reference) to 1 (data). Times after the model's last one, 1 - eps, are
-                replaced by it.
+                maps images to points. Gradients are computed if ``x`` requires them.
+            t: time from 0 (reference) to 1 (data), clamped to the model's last time 1 - eps.
 
         Returns:
             (B,) float64.
 
         Raises:
-            UserError: for points of another shape, a time outside [0, 1], and a diffusers
+            UserError: for points of the wrong shape, a time outside [0, 1], and a diffusers
                 pipeline, which has no log density.
         """
         density = require(self.density, LogDensity, "EBM.energy")
@@ -78,6 +80,9 @@ class DensityModel(PretrainedModel):
 
         Args:
             x, t: as for ``energy``.
+
+        Raises:
+            UserError: for points of the wrong shape, and a time outside [0, 1].
         """
         density = require(self.density, SteinScore, "EBM.score")
         return self._evaluate(density.score, x, t)
@@ -89,20 +94,20 @@ class DensityModel(PretrainedModel):
             x, t: as for ``energy``.
 
         Raises:
-            UserError: for points of another shape, a time outside [0, 1], and a diffusers
+            UserError: for points of the wrong shape, a time outside [0, 1], and a diffusers
                 pipeline, which has no time score.
         """
         density = require(self.density, TimeScore, "EBM.time_score")
         return self._evaluate(density.time_score, x, t)
 
     def _evaluate(self, function: Score, x: Tensor, t: float) -> Tensor:
-        """Evaluate a function of (x, t), with gradients only if ``x`` requires one."""
+        """Evaluate a function of (x, t), with gradients only if ``x`` requires them."""
         x, t = self.points(x), min(check_argument(Probability, "t", t), self.density.end)
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             return function(x, t)
 
     def encode(self, images: Tensor, seed: int = 0) -> Tensor:
-        """Dequantise images and map them to points in the space of the model.
+        """Dequantise images, and map them to points in the space of the model.
 
         >>> from ebm_app import EBM
         >>> EBM.from_pretrained("digits").encode(torch.zeros(2, 1, 8, 8)).shape
@@ -113,7 +118,7 @@ class DensityModel(PretrainedModel):
             seed: seed of the dequantisation noise.
 
         Returns:
-            (B, C, H, W), arguments of ``energy``, ``score`` and ``time_score``.
+            (B, C, H, W), points for ``energy``, ``score`` and ``time_score``.
         """
         levels = self.levels_of(images)
         return self.dequantise(levels, noise_for(levels, self.dtype, seed)[0]).y
@@ -123,7 +128,7 @@ class DensityModel(PretrainedModel):
         return checked_levels(images, self.config.image_shape, self.config.num_levels)
 
     def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
-        """Draw points (B, *) of the model's own dequantiser, on the model's device.
+        """Draw points (B, *) from the model's dequantiser, on the model's device.
 
         Args:
             levels: (B, C, H, W) grey levels.
@@ -133,7 +138,7 @@ class DensityModel(PretrainedModel):
         return self.dequantiser.points(levels, self.cells, noise, self.density)
 
     def density_for(self, num: int, labels: Labels | None, guidance: float = 1.0) -> PathDensity:
-        """Return the density of ``num`` points, conditioned on ``labels`` if any.
+        """Return the density for ``num`` points, conditional on ``labels`` if any.
 
         Args:
             labels, guidance: as for ``EBM.sample``.
@@ -142,7 +147,7 @@ class DensityModel(PretrainedModel):
             labels = class_labels(labels, num, self.config.num_classes)
             return self.density.conditioned_on(labels, guidance)
         if check_argument(NonNegative, "guidance", guidance) != 1:
-            raise UserError("Guidance needs a class. Give labels too.")
+            raise UserError("Guidance needs class labels. Pass labels.")
         return self.density
 
 
@@ -152,7 +157,7 @@ def build_path(config: EBMConfig) -> GaussianPath:
 
 
 def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
-    """Build the density of a configuration, with freshly initialised weights."""
+    """Build the density of a configuration, with random weights."""
     channels, height, width = config.image_shape
     choose("net_input", config.net_input, NET_INPUTS)
     net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
@@ -180,7 +185,7 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
 
 
 def switch_time(config: EBMConfig, path: GaussianPath) -> float:
-    """Return the time input of the network at which the early network ends."""
+    """Return the time input at which the late network takes over from the early network."""
     end = torch.tensor([config.early.max_log_snr], dtype=torch.float64, device="cpu")
     time = require_one_sided(path).log_snr_inverse(end)
     return TIME_INPUTS[config.time_input](path, path.interval(config.eps), time).item()

@@ -1,4 +1,4 @@
-"""``PretrainedModel``: a model built from its configuration, stored in a folder or on the hub."""
+"""``PretrainedModel``: base class of models that are stored in a folder or on the hub."""
 
 import hashlib
 import os
@@ -40,8 +40,8 @@ tags: [energy-based-model, density-estimation, time-score-matching]
 
 # {repository}
 
-A model of {dataset} images, {shape}, by `ebm_app`: a density with likelihoods and samples,
-learned by conditional time score matching ([arXiv:2502.02300](https://arxiv.org/abs/2502.02300)).
+A density model of {dataset} images ({shape}) with likelihoods and samples, trained with `ebm_app`
+by conditional time score matching ([arXiv:2502.02300](https://arxiv.org/abs/2502.02300)).
 
 ```python
 from ebm_app import {kind}
@@ -54,14 +54,14 @@ print(model.likelihood(images).bits_per_dim)
 
 
 class PretrainedModel(nn.Module):
-    """A model that is built from its configuration and stored in a folder with config.json and
-    model.safetensors. A subclass defines ``likelihood``.
+    """Model built from a configuration and stored as config.json and model.safetensors. Subclasses
+    define ``likelihood``.
 
     Attributes:
-        config_class: dataclass of the configuration.
-        kind: kind of model in config.json.
-        training_hashes: sorted hashes of the training images, int64 (N,), or None if they were not
-            recorded. ``save_pretrained`` stores them.
+        config_class: class of the configuration.
+        kind: value of "kind" in config.json.
+        training_hashes: sorted hashes of the training images, int64 (N,), or None if unknown.
+            ``save_pretrained`` stores them.
     """
 
     config_class: ClassVar[type]
@@ -93,21 +93,21 @@ class PretrainedModel(nn.Module):
         """Dtype of the weights, float32 or float64.
 
         Raises:
-            UserError: for another dtype, which is too imprecise for a likelihood.
+            UserError: for a lower precision, which is too imprecise for a likelihood.
         """
         dtype = next(chain(self.parameters(), self.buffers())).dtype
         if dtype not in (torch.float32, torch.float64):
-            raise UserError(f"Weights are {dtype}. Convert the model to float32 or float64.")
+            raise UserError(f"The weights are {dtype}. Convert the model to float32 or float64.")
         return dtype
 
     def add_training_hashes(self, hashes: Tensor | None) -> None:
-        """Add hashes of images (N,), as from ``image_hashes``, to those of the training images."""
-        parts = [part for part in (self.training_hashes, hashes) if part is not None]
-        self.training_hashes = torch.cat(parts).unique() if parts else None
+        """Add hashes (N,) from ``image_hashes`` to ``training_hashes``."""
+        arrays = [array for array in (self.training_hashes, hashes) if array is not None]
+        self.training_hashes = torch.cat(arrays).unique() if arrays else None
 
     def was_trained_on(self, levels: Tensor) -> Tensor | None:
-        """Return which images the model was trained on, (B,) bool, from their content; None if the
-        training images were not recorded.
+        """Return whether the model was trained on each image, (B,) bool, by its content, or None
+        if the training images are unknown.
 
         Args:
             levels: grey levels (B, C, H, W).
@@ -117,8 +117,12 @@ class PretrainedModel(nn.Module):
         return torch.isin(image_hashes(levels), self.training_hashes)
 
     def points(self, x: Any) -> Tensor:
-        """Convert points (B, C, H, W), a tensor, an array or lists, to a tensor on the model's
-        device."""
+        """Convert points (B, C, H, W), a tensor, an array or nested lists, to a tensor on the
+        model's device.
+
+        Raises:
+            UserError: for a wrong shape, or values that are not floating-point.
+        """
         values, shape = as_tensor(x, "x"), self.config.image_shape
         if not values.is_floating_point() or not values.numel() or values.shape[1:] != shape:
             expected = ", ".join(map(str, shape))
@@ -135,7 +139,7 @@ class PretrainedModel(nn.Module):
         device: str = "cpu",
         allow_edited_config: bool = False,
     ) -> Self:
-        """Load a model from a folder, by a bundled name, or from the Hugging Face hub by its id.
+        """Load a model from a folder, by its bundled name, or by its Hugging Face hub id.
 
         >>> from ebm_app import EBM
         >>> EBM.from_pretrained("digits").config.image_shape
@@ -145,21 +149,21 @@ class PretrainedModel(nn.Module):
             allow_edited_config: load a model whose config.json was edited after it was saved.
 
         Raises:
-            UserError: for a missing or incomplete folder, damaged weights, weights that are not
-                finite or do not match the configuration, an edited configuration, and another kind
-                or version of model.
+            UserError: for a missing or incomplete folder, weights that are damaged, not finite or
+                do not match the configuration, an edited configuration, or another kind or version
+                of model.
         """
         folder = find_folder(name_or_path)
         try:
             device = torch.empty(0, device=device).device
         except (RuntimeError, TypeError, ValueError, AssertionError):
             raise UserError(
-                f"Unknown device {shorten(repr(device))}. Use cpu, or cuda if available."
+                f"Device {shorten(repr(device))} is not available. Use cpu, or cuda."
             ) from None
         config = read_config(cls.config_class, folder, cls.kind)
         if not allow_edited_config:
             check_digest(folder)
-        # compare names and shapes on the meta device before allocating weights
+        # check names and shapes on the meta device before allocating weights
         with torch.device("meta"):
             check_weights(cls(config), folder / WEIGHTS_FILE)
         with initial_weights(0):  # leaves the global random state unchanged
@@ -169,8 +173,8 @@ class PretrainedModel(nn.Module):
         return model.to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write config.json, model.safetensors and, if known, the hashes of the training images,
-        each atomically."""
+        """Write config.json, model.safetensors and the hashes of the training images, if known.
+        Each file is written atomically."""
         folder = Path(check_argument(str | os.PathLike, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
         metadata = {DIGEST: config_digest(self._config_data())}
@@ -182,34 +186,34 @@ class PretrainedModel(nn.Module):
         self.save_config(folder)
 
     def save_config(self, folder: Path) -> None:
-        """Write config.json, atomically."""
+        """Write config.json atomically."""
         write_json(folder / CONFIG_FILE, self._config_data())
 
     def _config_data(self) -> dict[str, Any]:
         return {"kind": self.kind, **to_dict(self.config)}
 
     def log_prob(self, images: Tensor, **options: Any) -> Tensor:
-        """Return the log-likelihood of quantised images in nats: (B, C, H, W) -> (B,).
+        """Return the log-likelihood (B,) of quantised images (B, C, H, W), in nats.
 
         >>> from ebm_app import EBM
         >>> EBM.from_pretrained("digits").log_prob(torch.zeros(2, 1, 8, 8)).shape
         torch.Size([2])
 
         Args:
-            images, options: as for ``likelihood``, which also returns bits and errors.
+            images, options: arguments of ``likelihood``, which also returns bits and errors.
         """
         return self.likelihood(images, **options).log_prob
 
     def push_to_hub(self, repository: str, private: bool = False) -> str:
-        """Upload the model with a card to the Hugging Face hub, and return the URL of the commit.
-        The repository is created if it does not exist.
+        """Upload the model and a model card to the Hugging Face hub; return the URL of the commit.
+        Creates the repository if it does not exist.
 
         Args:
-            repository: "owner/name", the argument of ``from_pretrained``.
+            repository: hub id "owner/name", as for ``from_pretrained``.
             private: whether a new repository is private.
 
         Raises:
-            UserError: if the hub refuses, for instance without a login.
+            UserError: if the upload fails, for instance without a login.
         """
         from huggingface_hub import HfApi  # network code, imported only when used
 
@@ -229,7 +233,7 @@ class PretrainedModel(nn.Module):
                     repo_id=repository,
                     folder_path=folder,
                     allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, CARD_FILE],
-                    delete_patterns=HASHES_FILE,  # an earlier version may have had some
+                    delete_patterns=HASHES_FILE,  # left by an earlier version
                 )
             except Exception as error:
                 raise UserError(
@@ -239,7 +243,7 @@ class PretrainedModel(nn.Module):
 
 
 def read_hashes(folder: Path) -> Tensor | None:
-    """Read the hashes (N,) of the training images of the model in a folder; None without them."""
+    """Return the hashes (N,) of the training images of the model in a folder, or None."""
     path = folder / HASHES_FILE
     if not path.exists():
         return None

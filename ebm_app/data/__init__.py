@@ -1,1 +1,1 @@
-"""Image data sets as integer levels, and the maps between levels and continuous values."""
+"""Image data sets of integer grey levels, and maps between levels and continuous values."""

@@ -1,10 +1,10 @@
 """Augmentation of training images, for small data sets.
 
-The network takes a condition that describes the transform of an image, so that it learns one
-density for each condition. The density of the data has condition zero. The transforms therefore
-regularise the network without changing its samples or likelihoods.
+The network is conditioned on the parameters of the transform, so it learns one density per
+condition. The density of the data has condition zero. Transforms therefore regularise the network
+without changing samples or likelihoods.
 
-Sources: Karras et al. 2020, arXiv:2006.06676; as a condition, Karras et al. 2022,
+Sources: Karras et al. 2020, arXiv:2006.06676, and, for the condition, Karras et al. 2022,
 arXiv:2206.00364, appendix F.2.
 """
 
@@ -18,8 +18,8 @@ from ebm_app.utils.random import RowNoise
 
 
 class NoAugmentation:
-    """Identity. Subclasses transform levels (B, C, H, W) at random, and return them with
-    conditions (B, dim) that are zero for images of the data."""
+    """Identity. Subclasses apply random transforms to levels (B, C, H, W), and return them with
+    conditions (B, dim), which are zero for unchanged images."""
 
     dim: ClassVar[int] = 0
 
@@ -28,8 +28,8 @@ class NoAugmentation:
 
 
 class Flip(NoAugmentation):
-    """Mirror an image horizontally with probability 1/2. There is no condition: mirrored images
-    count as data, and the model learns a density of both."""
+    """Horizontal flip with probability 1/2. There is no condition, so the model learns the density
+    of original and flipped images."""
 
     def __call__(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, Tensor]:
         chosen = noise.uniform(len(levels), 1, 1, 1) < 0.5
@@ -38,10 +38,10 @@ class Flip(NoAugmentation):
 
 
 class Affine(NoAugmentation):
-    """Rotate, scale, shear and shift an image with probability 1/2.
+    """Random rotation, scaling, shear and shift, with probability 1/2.
 
-    The condition is six standard normal numbers, times ``deviations``: angles of rotation and
-    shear in radians, logarithms of the two scales, and shifts as fractions of half the side.
+    The condition has six standard normal numbers. Multiplied by ``deviations``, they are angles of
+    rotation and shear in radians, log scales, and shifts as fractions of half the side.
     Interpolation is bilinear, rounded to the nearest level.
     """
 

@@ -1,6 +1,6 @@
-"""Data sets from a folder of image files.
+"""Data sets read from a folder of image files.
 
-Files and folders whose names begin with a dot, and those of ``SYSTEM``, are never data.
+Ignores files and folders in ``SYSTEM`` and those whose names begin with a dot.
 """
 
 import os
@@ -18,12 +18,12 @@ from ebm_app.data.splits import HELD_OUT, MIN_IMAGES, Labelled, select, split_by
 from ebm_app.utils.errors import UserError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
-#: Folders that operating systems add
+#: Folders created by operating systems
 SYSTEM = ("__MACOSX", "@eaDir")
-#: Name of a folder, in lower case -> its split
+#: Lower-case folder name -> split
 SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 SPLIT_NAMES |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
-#: Names of folders of images, and of folders beside them that hold their labels as images
+#: Names of folders of images, and of folders of segmentation masks
 IMAGES, MASKS = {"images", "image", "imgs"}, {"masks", "mask", "labels", "annotations"}
 
 
@@ -32,27 +32,28 @@ def read_folder(
 ) -> tuple[dict[str, Labelled], dict[str, Any]]:
     """Read all images in a folder and split them.
 
-    If folders with the names of at least two splits hold images, they are the splits. If all
-    images lie in the subfolders of the folder or of its splits, these are the classes. Splits that
-    the folder lacks are held out of the training images by ``split_by_content``, about a tenth
-    each. Images are grey if all files are (Pillow's modes 1, L, LA), else RGB.
+    Subfolders named after at least two splits define the splits. Missing splits are held out from
+    the training images by ``split_by_content``, about a tenth each. If all images are in
+    subfolders of the folder or of its splits, these subfolders are classes. Images are grey if all
+    files are grey (Pillow's modes 1, L, LA), otherwise RGB.
 
     Args:
         to_pixels: converts an image to uint8 (C, H, W).
-        skip_bad: leave out files that cannot be read as images.
-        conversion: identifies ``to_pixels`` in the key of a decoded copy; None for no copy.
+        skip_bad: skip files that are not readable images.
+        conversion: identifies ``to_pixels`` in the key of the cached images; None disables the
+            cache.
 
     Returns:
-        The splits by name, with their class labels, if any, and the names of their files; and a
-        report of what was read and skipped, as JSON data.
+        The splits by name, with file names and class labels, if any, and a report of the files
+        read and skipped, as JSON data.
 
     Raises:
-        UserError: for a missing folder, too few images, an image that cannot be used, several
-            folders of one split, images outside of the splits, and images beside masks.
+        UserError: for a missing folder, too few images, an unusable image, several folders for one
+            split, images outside the splits, and images next to masks.
     """
     folder = Path(path).expanduser()
     if not os.path.isdir(folder):
-        raise UserError(f"There is no folder '{folder}'. Check the path after 'folder:'.")
+        raise UserError(f"Folder '{folder}' does not exist. Check the path after 'folder:'.")
     files, skipped, notes = find_images(folder)
     bad = unreadable(files) if skip_bad else set()
     files = [file for file in files if file not in bad]
@@ -83,28 +84,28 @@ def read_folder(
     if len(depths) > 1:
         one, other, *_ = depths.values()
         notes.append(
-            f"Images lie at several depths, such as '{one}' and '{other}', so their folders are "
-            "not classes."
+            f"Images are at different depths, such as '{one}' and '{other}', so folders are not "
+            "used as classes."
         )
     elif set(depths) == {1} and len(classes) > 1:
         report["classes"] = dict(sorted(classes.items()))
         number = {name: label for label, name in enumerate(report["classes"])}
         labels = torch.tensor([number[parent[0]] for parent in parents])
-    part = Labelled(images, labels, [name.as_posix() for name in names])
+    data = Labelled(images, labels, [name.as_posix() for name in names])
     if not splits:
-        return split_by_content(part), report
+        return split_by_content(data), report
     rows: dict[str, list[int]] = {}
     for row, split in enumerate(splits):
         rows.setdefault(split, []).append(row)
-    found = {split: select(part, torch.tensor(own)) for split, own in rows.items()}
-    if missing := HELD_OUT.keys() - found.keys():
-        found |= split_by_content(found["train"], missing)
-    return found, report
+    selected = {split: select(data, torch.tensor(own)) for split, own in rows.items()}
+    if missing := HELD_OUT.keys() - selected.keys():
+        selected |= split_by_content(selected["train"], missing)
+    return selected, report
 
 
 def find_images(folder: Path) -> tuple[list[Path], dict[str, int], list[str]]:
-    """Return the image files below a folder, sorted by their relative path; the number of other
-    files by suffix, and of hidden files and folders; and notes about links to folders."""
+    """Return the image files below a folder, sorted by relative path, the number of skipped files
+    by suffix, and notes about links to folders."""
 
     def fail(error: OSError) -> NoReturn:
         raise UserError(f"Cannot list the folder '{error.filename}': {error.strerror}.")
@@ -119,7 +120,7 @@ def find_images(folder: Path) -> tuple[list[Path], dict[str, int], list[str]]:
             elif name in folders and path.is_symlink():
                 notes.append(
                     f"The link '{path.relative_to(folder)}' to a folder is not followed. Copy the "
-                    "folder, if its images are data."
+                    "folder to include its images."
                 )
             elif name in folders:
                 continue
@@ -132,15 +133,15 @@ def find_images(folder: Path) -> tuple[list[Path], dict[str, int], list[str]]:
     parents = {part.lower() for file in files for part in file.relative_to(folder).parts[:-1]}
     if parents & IMAGES and parents & MASKS:
         raise UserError(
-            f"'{folder}' holds images beside the folder {min(parents & MASKS)}. Move it "
-            "elsewhere, or give the folder of the images."
+            f"'{folder}' has images next to a folder {min(parents & MASKS)}. Move that folder, or "
+            "use the path of the folder of images."
         )
     return files, dict(sorted(skipped.items())), notes
 
 
 def splits_of(names: list[Path]) -> list[str] | None:
-    """Return the split of each image by its path in the folder, or None if there are not two
-    splits."""
+    """Return the split of each image, given its path in the folder, or None if there are fewer
+    than two splits."""
     tops = {name.parts[0]: name for name in names}
     folders: dict[str, list[str]] = {}
     for top in sorted(tops):
@@ -150,19 +151,19 @@ def splits_of(names: list[Path]) -> list[str] | None:
         return None
     for split, own in folders.items():
         if len(own) > 1:
-            raise UserError(f"There are the folders {', '.join(own)} for the split {split}.")
+            raise UserError(f"Split {split} has several folders: {', '.join(own)}. Keep one.")
     if "train" not in folders:
-        raise UserError("The folder has splits but no images in train/. Add some.")
+        raise UserError("The folder has splits, but train/ has no images. Add images.")
     splits = {top: split for split, (top,) in folders.items()}
     for top in tops.keys() - splits.keys():
         raise UserError(
-            f"The image '{tops[top]}' is outside of {'/, '.join(splits)}/. Move it into a split."
+            f"The image '{tops[top]}' is outside {'/, '.join(splits)}/. Move it into a split."
         )
     return [splits[name.parts[0]] for name in names]
 
 
 def unreadable(files: list[Path]) -> set[Path]:
-    """Return the files that cannot be read as images."""
+    """Return the files that are not readable images."""
 
     def is_bad(file: Path) -> bool:
         try:

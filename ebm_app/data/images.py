@@ -1,4 +1,4 @@
-"""Image data sets as integer levels, by the name that ``--dataset`` takes."""
+"""Image data sets of integer grey levels, by the names of ``--dataset``."""
 
 import hashlib
 import json
@@ -30,10 +30,10 @@ FOLDER = "folder:"
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """Train, validation and test images as levels 0..num_levels-1, uint8 (N, C, H, W) each.
+    """Training, validation and test images with grey levels 0..num_levels - 1.
 
-    ``labels`` are the class labels of the splits, int64 (N,) each, and ``names`` the names of
-    their images, if there are any. ``report`` is what was read, as JSON data.
+    Each split is uint8 (N, C, H, W). ``labels`` are the class labels of each split, int64 (N,),
+    and ``names`` the names of its images, or None. ``report`` describes the files read, as JSON.
     """
 
     name: str
@@ -53,19 +53,19 @@ class ImageData:
         splits: Mapping[str, Labelled],
         report: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Build a data set from its splits, with labels and names if all of them have some."""
+        """Build a data set from its splits, with labels and names if all splits have them."""
         images, *others = zip(*(splits[split] for split in SPLITS), strict=True)
         labels, names = (None if any(own is None for own in each) else each for each in others)
         options = {"labels": labels, "names": names, "report": dict(report or {})}
         return cls(name, num_levels, *images, **options)
 
     def summary(self) -> dict[str, Any]:
-        """Return what was read and skipped, as JSON data."""
+        """Return a summary of the images read and skipped, as JSON data."""
         sizes = {split: len(self.split(split)) for split in SPLITS}
         return {"name": self.name, "shape": self.image_shape, "splits": sizes, **self.report}
 
     def describe(self) -> str:
-        """Return the summary as sentences.
+        """Return the summary as text.
 
         >>> print(load_images("digits").describe())
         digits: images 1x8x8, 1400 train, 100 validation, 297 test.
@@ -91,24 +91,25 @@ class ImageData:
         name: str = "images",
         labels: Tensor | None = None,
     ) -> Self:
-        """Build a data set from the images that ``ebm_app.train`` takes.
+        """Build a data set from images as accepted by ``ebm_app.train``.
 
-        The validation images are also the test split. If they are None, a tenth of ``images`` and
-        all their copies are held out. Images passed as ``validation`` have the label -1 (unknown).
+        The validation images are also the test split. If ``validation`` is None, a tenth of
+        ``images``, with all their copies, is held out. Otherwise, validation labels are -1
+        (unknown).
 
         Raises:
-            UserError: for tensors that are not images with ``num_levels`` levels, fewer than 3
-                distinct images, or labels that are not one integer per image.
+            UserError: for tensors that are not images with ``num_levels`` grey levels, fewer than
+                3 distinct images, or labels that are not one integer per image.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
         images, own, _ = as_images(images)
         labels = own if labels is None else labels
-        parts = [images] if validation is None else [images, as_images(validation).images]
+        arrays = [images] if validation is None else [images, as_images(validation).images]
         shape = images.shape[1:]
-        if any(x.ndim != 4 or not len(x) or x.shape[1:] != shape for x in parts):
-            shapes = " and ".join(str(tuple(part.shape)) for part in parts)
+        if any(x.ndim != 4 or not len(x) or x.shape[1:] != shape for x in arrays):
+            shapes = " and ".join(str(tuple(x.shape)) for x in arrays)
             raise UserError(
-                f"Expected at least one image (N, C, H, W), all of one size, got shape {shapes}."
+                f"Expected images (N, C, H, W) of the same size, N >= 1, got shape {shapes}."
             )
         if labels is not None:
             labels = as_tensor(labels, "labels")
@@ -118,37 +119,34 @@ class ImageData:
                     f"Expected {len(images)} non-negative integer labels, one per image."
                 )
             labels = labels.long().cpu()
-        if num_levels != NUM_VALUES and any(isinstance(part, LazyImages) for part in parts):
+        if num_levels != NUM_VALUES and any(isinstance(x, LazyImages) for x in arrays):
             raise UserError(f"Image files have {NUM_VALUES} levels, got num_levels {num_levels}.")
-        parts = [
-            to_levels(part, num_levels).cpu() if isinstance(part, Tensor) else part
-            for part in parts
-        ]
+        arrays = [to_levels(x, num_levels).cpu() if isinstance(x, Tensor) else x for x in arrays]
         if validation is None:
-            train, held_out = _hold_out(Labelled(parts[0], labels))
+            train, held_out = _hold_out(Labelled(arrays[0], labels))
         else:
-            unknown = None if labels is None else torch.full((len(parts[1]),), -1)
-            train, held_out = Labelled(parts[0], labels), Labelled(parts[1], unknown)
+            unknown = None if labels is None else torch.full((len(arrays[1]),), -1)
+            train, held_out = Labelled(arrays[0], labels), Labelled(arrays[1], unknown)
         splits = {"train": train, "validation": held_out, "test": held_out}
         return cls.from_splits(name, num_levels, splits)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
+        """Shape (C, H, W) of an image."""
         channels, height, width = self.train.shape[1:]
         return channels, height, width
 
     @property
     def num_classes(self) -> int:
-        """Number of classes: one more than the largest label."""
+        """Number of classes: the largest label plus one."""
         return 1 + max(int(self.split_labels(name).max()) for name in SPLITS)
 
     def split(self, name: str) -> Tensor:
-        """Return the levels (N, C, H, W) of the split "train", "validation" or "test"."""
+        """Return the images (N, C, H, W) of the split "train", "validation" or "test"."""
         return getattr(self, choose("split", name, SPLITS))
 
     def split_names(self, name: str) -> list[str]:
-        """Return the names of the images of a split: their files, or the split and the index."""
+        """Return the names of the images of a split: file names, or split and index."""
         if self.names is None:
             return [f"{name} {index}" for index in range(len(self.split(name)))]
         return self.names[SPLITS.index(choose("split", name, SPLITS))]
@@ -163,26 +161,26 @@ class ImageData:
         return self.labels[index]
 
     def display(self, levels: Tensor) -> Tensor:
-        """Return the display values in [0, 1] of levels (*) of this data set."""
+        """Convert levels (*) of this data set to display values in [0, 1]."""
         return to_display(levels, self.num_levels)
 
 
 def _hold_out(part: Labelled) -> tuple[Labelled, Labelled]:
-    """Hold out a random tenth of images, at least 2, and all copies of the held-out images."""
-    # this order is the same in every version of numpy
+    """Hold out a random tenth of the images, at least 2, with all their copies."""
+    # RandomState is stable across versions of numpy
     order = torch.from_numpy(np.random.RandomState(0).permutation(len(part.images)))
     hashes = image_hashes(part.images)[order]
     is_held_out = torch.isin(hashes, hashes[-max(2, len(order) // 10) :])
     if is_held_out.all():
         raise UserError(
-            f"Expected at least 3 images to train on, got {len(order)}, of which "
+            f"Expected at least 3 distinct images, got {len(order)} images, of which "
             f"{len(hashes.unique())} are distinct. Add images."
         )
     return select(part, order[~is_held_out]), select(part, order[is_held_out])
 
 
 def image_digest(levels: Images, labels: Tensor | None = None) -> str:
-    """Return the SHA-256 of images (N, C, H, W) and their class labels."""
+    """Return the SHA-256 digest of images (N, C, H, W) and their class labels."""
     digest = hashlib.sha256(str(tuple(levels.shape)).encode())
     for rows in torch.arange(len(levels)).split(1024):
         digest.update(levels[rows.to(levels.device)].cpu().contiguous().numpy())
@@ -207,21 +205,21 @@ def load_images(
 
     Args:
         name: a key of ``DATASETS``, "folder:PATH" for a folder of image files (see
-            ``read_folder``), or "hf:NAME" for a data set of Hugging Face (see ``read_hub``).
-        data_root: folder of the files of mnist, fashion_mnist and cifar10, by default "data".
+            ``read_folder``), or "hf:NAME" for a Hugging Face data set (see ``read_hub``).
+        data_root: folder of the files of mnist, fashion_mnist and cifar10. Default: "data".
         download: download these files if they are missing.
-        resolution: side in pixels to resize the images of a folder to.
-        form, allowed: shape and levels of a model's images, to which those of a folder are
-            converted in place of ``resolution``, see ``convert_image``.
-        skip_bad: leave out files of a folder that cannot be read as images.
+        resolution: side in pixels to which images of a folder are resized.
+        form, allowed: image format of a model, to which images of a folder are converted instead
+            of ``resolution``, and allowed conversions, see ``convert_image``.
+        skip_bad: skip files of a folder that are not readable images.
 
     Raises:
         UserError: for an unknown name, missing or damaged files, a failed download, a resolution
-            for a named data set, or images that need a conversion which is not allowed.
+            for a named data set, or images that need a conversion that is not allowed.
     """
     name = check_argument(str, "name", name)
     if name == FOLDER:
-        raise UserError("'folder:' has no path. Write folder:PATH.")
+        raise UserError("'folder:' has no path. Use folder:PATH.")
     num_levels, convert = NUM_VALUES, partial(to_pixels, resolution=resolution)
     if check_argument(ImageFormat | None, "form", form) is not None:
         num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)
@@ -233,7 +231,7 @@ def load_images(
         return ImageData.from_splits(name, num_levels, read_hub(name.removeprefix(HUB), convert))
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     if resolution is not None:
-        raise UserError(f"{name} has a fixed resolution. Only folder:PATH takes a resolution.")
+        raise UserError(f"{name} has a fixed resolution. Leave out --resolution.")
     root = "data" if data_root is None else data_root
     root = Path(check_argument(str | os.PathLike, "data_root", root)).expanduser()
     return ImageData.from_splits(name, source.num_levels, source.read(root, download))

@@ -1,8 +1,8 @@
-"""Loading of images, and images that stay on the disk for data sets larger than memory.
+"""Loading of images, in memory or, for larger data sets, from disk.
 
-Up to ``MEMORY`` bytes of images are kept in memory. Larger folders are decoded once, to numpy
-arrays in ``$XDG_CACHE_HOME/ebm_app/images``, by default in ``~/.cache``, which processes and later
-runs map into memory. Remove old copies as you like. Other images are decoded at every use.
+Up to ``MEMORY`` bytes of images are kept in memory. Larger folders are decoded once into a cache
+of numpy arrays in ``$XDG_CACHE_HOME/ebm_app/images`` (default: ``~/.cache``), which processes and
+later runs memory-map. You may delete old caches. Other images are decoded on every access.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ebm_app.utils.files import lock_folder
 
 #: Max bytes of images in memory
 MEMORY = 2**30
-#: Share of the free disk space that a decoded copy may use
+#: Max share of the free disk space that the cache of a data set may use
 DISK_SHARE = 0.5
-#: Files of a decoded copy
+#: Files in the cache of a data set
 IMAGES_FILE, HASHES_FILE = "images.npy", "hashes.npy"
 #: Decoding threads; Pillow releases the GIL
 WORKERS = min(16, os.cpu_count() or 1)
-#: Images per batch while loading
+#: Images per batch when loading
 BLOCK = 256
-#: Decodes an image by its index to uint8 (C, H, W)
+#: Decodes the image with an index to uint8 (C, H, W)
 Read = Callable[[int], Tensor]
-#: Returns an array of a shape, or None without space
+#: Allocates an array of a shape, or returns None if there is no space
 Allocate = Callable[[tuple[int, ...]], np.ndarray | None]
 
 
 def content_hash(pixels: np.ndarray) -> int:
     """Return a 64-bit signed hash of an image, uint8 (C, H, W).
 
-    An RGB image with three equal channels has the hash of the grey image.
+    An RGB image with three equal channels has the same hash as the grey image.
 
     >>> grey = np.arange(4, dtype=np.uint8).reshape(1, 2, 2)
     >>> content_hash(grey) == content_hash(grey.repeat(3, 0))
@@ -55,15 +55,15 @@ def content_hash(pixels: np.ndarray) -> int:
 
 
 class LazyImages:
-    """Images uint8 (N, C, H, W), read when they are indexed by a tensor of rows.
+    """Images uint8 (N, C, H, W) that are read when indexed by a tensor.
 
-    A slice reads nothing. Grey images are expanded to the channels of the data set.
+    Slicing reads no images. Grey images are expanded to the channels of the data set.
 
     Args:
-        read: decodes an image by its index, or copies it from a decoded copy.
-        rows: indices of the images.
+        read: returns the image with an index.
+        rows: indices (N,) of the images.
         shape: (C, H, W).
-        hashes: hashes of these images (N,), int64, see ``content_hash``.
+        hashes: hashes (N,) of the images, int64, see ``content_hash``.
     """
 
     dtype, device, ndim = torch.uint8, torch.device("cpu"), 4
@@ -80,7 +80,7 @@ class LazyImages:
         return len(self.rows)
 
     def select(self, rows: Tensor | slice) -> LazyImages:
-        """Return some of the images without decoding them."""
+        """Return a subset of the images without decoding them."""
         return LazyImages(self.read, self.rows[rows], tuple(self.shape[1:]), self.hashes[rows])
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor | LazyImages:
@@ -93,14 +93,14 @@ class LazyImages:
         return torch.stack([future.result().expand(channels, -1, -1) for future in futures])
 
     def prefetch(self, rows: Tensor) -> None:
-        """Start to decode the next rows in the background."""
+        """Start decoding the images with indices ``rows`` in the background."""
         if self.pool is None:
             self.pool = ThreadPoolExecutor(WORKERS)
         indices = self.rows[rows].tolist()
         self.pending = rows, [self.pool.submit(self.read, index) for index in indices]
 
     def to(self, device: torch.device) -> LazyImages:
-        """Return the images unchanged: decoded batches are moved to the device instead."""
+        """Return self, because batches are moved to the device after decoding."""
         return self
 
 
@@ -108,14 +108,14 @@ Images = Tensor | LazyImages
 
 
 def image_hashes(images: Images) -> Tensor:
-    """Return the hashes of images (N, C, H, W), int64 (N,). Lazy images store theirs."""
+    """Return the hashes (N,) of images (N, C, H, W), int64."""
     if isinstance(images, LazyImages):
         return images.hashes
     return torch.tensor([content_hash(image) for image in images.cpu().numpy()], dtype=torch.int64)
 
 
 def key_of(files: Iterable[Path], conversion: str) -> str:
-    """Return a digest of a conversion and of the paths, sizes and modification times of files."""
+    """Return a digest of a conversion and the paths, sizes and modification times of files."""
     digest = hashlib.sha256(conversion.encode())
     for file in files:
         status = file.stat()
@@ -124,11 +124,14 @@ def key_of(files: Iterable[Path], conversion: str) -> str:
 
 
 def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None = None) -> Images:
-    """Decode and check images 0..num - 1, into memory or a decoded copy if they fit there.
+    """Decode and check images 0..num - 1, into memory or the cache if they fit.
 
     Args:
-        name: maps an index to a name, for errors.
-        key: name of the decoded copy, see ``key_of``; None for no copy.
+        name: index -> name of the image in error messages.
+        key: name of the cache, from ``key_of``; None for no cache.
+
+    Raises:
+        UserError: if the images differ in size.
     """
     if key is None or num * read(0).numel() <= MEMORY:
         array, hashes, shape = _decode(read, num, name, _in_memory)
@@ -138,13 +141,13 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "ebm_app" / "images" / key
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder.parent):  # the first process decodes, the others wait
+    with lock_folder(folder.parent):  # the first process decodes, others wait
         if not folder.is_dir():
             pending = folder.with_name(key + ".tmp")
             array, hashes, shape = _decode(read, num, name, lambda s: _on_disk(pending, s))
             if array is None:
                 return LazyImages(read, torch.arange(num), shape, hashes)
-            array.flush()  # before the name of a complete copy exists
+            array.flush()  # before the cache is renamed
             np.save(pending / HASHES_FILE, hashes.numpy())
             os.replace(pending, folder)
     images = torch.from_numpy(np.load(folder / IMAGES_FILE, mmap_mode="c"))
@@ -154,15 +157,15 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
 
 
 def _in_memory(shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return an array for images (N, C, H, W), or None if they exceed ``MEMORY``."""
+    """Allocate an array for images (N, C, H, W), or return None if it exceeds ``MEMORY``."""
     return np.empty(shape, np.uint8) if math.prod(shape) <= MEMORY else None
 
 
 def _on_disk(folder: Path, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return an array for images (N, C, H, W) in a new folder, or None without disk space."""
+    """Create an array for images (N, C, H, W) in a new folder, or return None without space."""
     shutil.rmtree(folder, ignore_errors=True)
     if math.prod(shape) > DISK_SHARE * shutil.disk_usage(folder.parent).free:
-        print(f"warning: '{folder.parent}' has no space for decoded images.", file=sys.stderr)
+        print(f"warning: '{folder.parent}' is too full to cache decoded images.", file=sys.stderr)
         return None
     folder.mkdir()
     print(f"Decoding {shape[0]} images to '{folder}'.", file=sys.stderr)
@@ -172,8 +175,8 @@ def _on_disk(folder: Path, shape: tuple[int, ...]) -> np.ndarray | None:
 def _decode(
     read: Read, num: int, name: Callable[[int], str], allocate: Allocate
 ) -> tuple[np.ndarray | None, Tensor, tuple[int, ...]]:
-    """Return images (N, C, H, W) in an array of ``allocate``, or None without one, their hashes
-    (N,) and their shape (C, H, W). Grey images are expanded to the channels of the others."""
+    """Decode images. Return an array (N, C, H, W), or None if ``allocate`` returns None, the
+    hashes (N,) and the shape (C, H, W). Grey images become RGB if there are RGB images."""
     array, hashes, shape = None, torch.empty(num, dtype=torch.int64), (0,)
     with ThreadPoolExecutor(WORKERS) as pool:
         for begin in range(0, num, BLOCK):
@@ -183,10 +186,10 @@ def _decode(
                     (height, width), (own_height, own_width) = shape[1:], pixels.shape[1:]
                     raise UserError(
                         f"Images differ in size: '{name(0)}' is {width}x{height} and "
-                        f"'{name(index)}' is {own_width}x{own_height}. Resize all to NxN with "
+                        f"'{name(index)}' is {own_width}x{own_height}. Resize them to NxN with "
                         "--resolution N."
                     )
-                if len(pixels) > shape[0]:  # the first image, or the first in colour
+                if len(pixels) > shape[0]:  # the first image, or the first RGB image
                     shape = tuple(pixels.shape)
                     wider = allocate((num, *shape))
                     if index and array is not None and wider is not None:

@@ -1,4 +1,4 @@
-"""Named data sets: digits from scikit-learn, and data sets that torchvision reads from files."""
+"""Named data sets: the digits of scikit-learn, and data sets of torchvision."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,8 @@ class Source:
 
     Args:
         dataset_class: name of torchvision's class; empty for the digits, which have no files.
-        max_validation: number of the last training images that are the validation split, as in the
-            paper; a sixth if the files are smaller.
+        max_validation: max size of the validation split, the last images (at most a sixth) of the
+            training split, as in the paper.
     """
 
     name: str
@@ -31,18 +31,21 @@ class Source:
     max_validation: int = 10_000
 
     def read(self, root: Path, download: bool) -> dict[str, Labelled]:
-        """Return levels, uint8 (N, C, H, W), and labels, int64 (N,), of the splits by name.
+        """Return levels, uint8 (N, C, H, W), and labels, int64 (N,), of each split by name.
 
-        Parquet files in a folder of the source's name, such as ROOT/cifar10, are read as a data
-        set of Hugging Face. Otherwise torchvision reads its own files. It unpickles those of
-        CIFAR-10 only after comparing their MD5 with the published one, so that other files are not
-        executed. The files of MNIST are not pickled.
+        Parquet files in a folder with the name of the source, such as ROOT/cifar10, are read as a
+        Hugging Face data set. Otherwise torchvision reads its own files. To avoid executing other
+        code, it checks the MD5 of the files of CIFAR-10 before unpickling them. The files of MNIST
+        are not pickled.
+
+        Raises:
+            UserError: for missing or damaged files, or a failed download.
         """
         if not self.dataset_class:
             return _read_digits()
         try:
-            parts = [self._read_part(root, train, download) for train in (True, False)]
-            (train, labels), (test, test_labels) = parts
+            pairs = [self._read_split(root, train, download) for train in (True, False)]
+            (train, labels), (test, test_labels) = pairs
             if len(train) < 6 or train.shape[1:] != test.shape[1:]:
                 raise ValueError(f"{train.shape} training and {test.shape} test images")
             if (len(train), len(test)) != (len(labels), len(test_labels)):
@@ -50,31 +53,31 @@ class Source:
         except Exception as error:  # torchvision raises many exception types
             raise UserError(
                 f"Cannot read {self.name} in '{root}' ({error}). Copy its files there, "
-                "uncompressed in torchvision's layout, or change --data_root. --download fetches "
-                "missing files; delete damaged ones first."
+                "uncompressed in torchvision's layout, or change --data_root. Use --download to "
+                "fetch missing files; delete damaged files first."
             ) from error
         end = len(train) - min(self.max_validation, len(train) // 6)
         images, kinds = (train[:end], train[end:], test), (labels[:end], labels[end:], test_labels)
         return dict(zip(SPLITS, map(Labelled, images, kinds), strict=True))
 
-    def _read_part(self, root: Path, train: bool, download: bool) -> tuple[Tensor, Tensor]:
-        """Return levels (N, C, H, W) and labels (N,) of the training or test files."""
+    def _read_split(self, root: Path, train: bool, download: bool) -> tuple[Tensor, Tensor]:
+        """Return levels (N, C, H, W) and labels (N,) of the training or test split."""
         if any((root / self.name).rglob("*.parquet")):
             from datasets import load_dataset  # takes seconds to import
 
-            part = load_dataset(str(root / self.name))["train" if train else "test"]
-            return read_dataset(part)[:2]
+            split = load_dataset(str(root / self.name))["train" if train else "test"]
+            return read_dataset(split)[:2]
         from torchvision import datasets  # takes over a second to import
 
-        part = getattr(datasets, self.dataset_class)(root, train=train, download=download)
-        levels = torch.as_tensor(part.data)
+        split = getattr(datasets, self.dataset_class)(root, train=train, download=download)
+        levels = torch.as_tensor(split.data)
         is_grey = levels.ndim == 3
         levels = levels.unsqueeze(1) if is_grey else levels.permute(0, 3, 1, 2).contiguous()
-        return levels, torch.as_tensor(part.targets).long()
+        return levels, torch.as_tensor(split.targets).long()
 
 
 def _read_digits() -> dict[str, Labelled]:
-    """Return levels 0..16, uint8 (N, 1, 8, 8), and labels (N,), of the splits by name."""
+    """Return levels 0..16, uint8 (N, 1, 8, 8), and labels (N,) of each split by name."""
     from sklearn.datasets import load_digits  # takes over a second to import
 
     digits = load_digits()

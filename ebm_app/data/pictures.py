@@ -1,6 +1,6 @@
-"""Single image files: reading them by Pillow, and writing exact pixels as PNG.
+"""Image files: reading with Pillow, conversion to grey levels, and writing as PNG.
 
-Orientation tags are applied, colour profiles are not.
+Orientation tags are applied; colour profiles are not.
 """
 
 import io
@@ -19,24 +19,28 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import open_file, replace_file
 from ebm_app.utils.tensors import as_tensor
 
-#: Pillow's decoders, chosen by the content of a file, not by its name
+#: Pillow's decoders, selected by file content, not by name
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 DEEP = "The image '{}' has more than 8 bits per channel. Save it as 8-bit."
-#: Converts an image, whose name is for error messages, to uint8 (C, H, W)
+#: (image, name in error messages) -> uint8 (C, H, W)
 ToPixels = Callable[[object, str], Tensor]
 
 
 def read_image(path: Path) -> Image.Image:
-    """Read a file in mode L (grey) or RGB."""
+    """Read an image file in mode L (grey) or RGB.
+
+    Raises:
+        UserError: for a file that is not a readable, opaque 8-bit grey or RGB image.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with open_file(path) as file, Image.open(file, formats=FORMATS) as opened:
-                # MPO is the JPEG of some phones; its first frame is the photograph
+                # MPO is a JPEG format of phones; its first frame is the photo
                 if getattr(opened, "is_animated", False) and opened.format != "MPO":
-                    raise UserError(f"'{path}' has several frames. Save each as its own file.")
-                # Pillow converts 16-bit colour to 8-bit; only the raw mode ("RGB;16B") shows it
+                    raise UserError(f"'{path}' has several frames. Save each frame as a file.")
+                # Pillow converts 16-bit colour to 8-bit; only the raw mode ("RGB;16B") reveals it
                 if ";16" in str(opened.tile):
                     raise UserError(DEEP.format(path))
                 image = ImageOps.exif_transpose(opened)
@@ -46,12 +50,12 @@ def read_image(path: Path) -> Image.Image:
     except UserError:
         raise
     except Exception as error:  # Pillow's decoders raise many exception types
-        raise UserError(f"Cannot read '{path}' as an image. Repair or remove it.") from error
+        raise UserError(f"'{path}' is not a readable image. Repair or remove it.") from error
     return to_grey_or_rgb(image, str(path))
 
 
 def to_grey_or_rgb(image: Image.Image, path: str) -> Image.Image:
-    """Convert an opaque image to mode L or RGB."""
+    """Convert an opaque 8-bit image to mode L or RGB."""
     if image.mode[0] in "IF":
         raise UserError(DEEP.format(path))
     if image.mode not in MODES:
@@ -68,15 +72,13 @@ def to_pixels(item: object, name: str, resolution: int | None = None) -> Tensor:
     Args:
         item: a Pillow image, or (C, H, W) as uint8 or as floats in [0, 1].
         name: name of the image in error messages.
-        resolution: side in pixels, only for Pillow images. The shorter side is resized to it by an
-            antialiased triangle filter, then the centre square is cropped. None keeps the size.
+        resolution: side in pixels, for Pillow images. The shorter side is resized to it with an
+            antialiased triangle filter, then the image is centre-cropped. None keeps the size.
     """
     if not isinstance(item, Image.Image):
         values = as_tensor(item, name)
         if values.ndim != 3 or len(values) not in (1, 3):
-            raise UserError(
-                f"{name}: expected shape (C, H, W), grey or RGB, got {tuple(values.shape)}."
-            )
+            raise UserError(f"{name}: expected shape (1 or 3, H, W), got {tuple(values.shape)}.")
         return to_levels(values, NUM_VALUES)
     image = to_grey_or_rgb(item, name)
     if resolution is not None:
@@ -95,16 +97,15 @@ def convert_image(
 ) -> Tensor:
     """Convert a Pillow image to the levels of a model, uint8 (C, H, W).
 
-    Images are resized as in ``to_pixels``. 8-bit pixels are accepted if each is the 8-bit value
-    nearest to a level of the model, as in saved samples; others need "round_levels".
+    Images are resized as in ``to_pixels``. Pixels must be the 8-bit values of the model's levels,
+    as in saved samples; "round_levels" allows other pixels.
 
     Args:
-        form: shape and levels of the model's images.
-        allowed: which of the conversions "resize", "grayscale", "rgb" and "round_levels" may be
-            applied.
+        form: image format of the model.
+        allowed: allowed conversions, of "resize", "grayscale", "rgb" and "round_levels".
 
     Raises:
-        UserError: naming the conversions that the image needs and that are not allowed.
+        UserError: if the image needs a conversion that is not allowed.
     """
     mode, size = _mode_of(form), form.image_shape[:0:-1]
     image = to_grey_or_rgb(item, name)
@@ -122,15 +123,15 @@ def convert_image(
     if missing := [flag for flag in needed if flag not in allowed]:
         kinds = {"L": "grey", "RGB": "RGB"}
         raise UserError(
-            f"The image '{name}' is {width}x{height} {kinds[own_mode]}, and the model takes "
-            f"{size[0]}x{size[1]} {kinds[mode]} images with {form.num_levels} levels. Convert "
-            f"with {' '.join(f'--{flag}' for flag in missing)}."
+            f"The image '{name}' is {width}x{height} {kinds[own_mode]}, but the model expects "
+            f"{size[0]}x{size[1]} {kinds[mode]} with {form.num_levels} levels. Convert it with "
+            f"{' '.join(f'--{flag}' for flag in missing)}."
         )
     return levels
 
 
 def _mode_of(form: ImageFormat) -> str:
-    """Return Pillow's mode of the images of a model."""
+    """Return Pillow's mode of a model's images."""
     channels = form.image_shape[0]
     if channels not in (1, 3):
         raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
@@ -138,17 +139,17 @@ def _mode_of(form: ImageFormat) -> str:
 
 
 def nearest_levels(pixels: Tensor, num_levels: int) -> tuple[Tensor, Tensor]:
-    """Return the levels nearest to 8-bit pixels, uint8 ``(*)``, and the display values (L,) of all
-    levels."""
+    """Return the levels nearest to 8-bit pixels, uint8 ``(*)``, and the display values of all
+    levels, (L,)."""
     shades = to_display(torch.arange(num_levels), num_levels)
     middles = (shades[1:] + shades[:-1]) / 2
     return torch.bucketize(pixels.contiguous() / 255, middles).byte(), shades
 
 
 def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
-    """Crop and resize an image for a model: (1, C, H, W) in [0, 1] at the nearest levels.
+    """Convert an image for a model: (1, C, H, W) in [0, 1], rounded to its levels.
 
-    The centre is cropped to the aspect ratio, and pixels are averaged over areas.
+    The image is centre-cropped to the aspect ratio and resized by area averaging.
     """
     image = ImageOps.fit(
         image.convert(_mode_of(form)), form.image_shape[:0:-1], Image.Resampling.BOX
@@ -176,9 +177,9 @@ def save_image(pixels: np.ndarray, path: Path) -> None:
 
 
 def image_grid(images: Tensor, min_pixels: int = 320) -> np.ndarray:
-    """Tile images (B, C, H, W) in [0, 1] row by row into one near-square grid (H', W', C) uint8.
+    """Tile images (B, C, H, W) in [0, 1] into a near-square grid (H', W', C) uint8.
 
-    Pixels are repeated, never interpolated, until the grid is at least ``min_pixels`` wide.
+    Pixels are repeated, without interpolation, until the grid is at least ``min_pixels`` wide.
     """
     pixels = to_uint8(images)
     num, height, width, channels = pixels.shape

@@ -1,4 +1,4 @@
-"""Images from Hugging Face data sets, and from Python objects."""
+"""Images from Hugging Face data sets and Python objects."""
 
 import sys
 from collections.abc import Sequence
@@ -21,19 +21,22 @@ if TYPE_CHECKING:
 
 HUB = "hf:"
 COLOURS = (1, 3)
-#: Files of a data set that ``save_to_disk`` wrote
+#: Files written by ``save_to_disk``
 SAVED = ("dataset_dict.json", "state.json")
 
 
 def read_hub(name: str, to_pixels: ToPixels) -> dict[str, Labelled]:
-    """Read the splits of a data set of the package ``datasets``.
+    """Read the splits of a Hugging Face data set.
 
-    Missing splits are held out of the training split by ``split_by_content``, about a tenth each.
-    Images and labels are the first columns of their types.
+    Missing splits are held out from the training split by ``split_by_content``, about a tenth
+    each. Images and labels are the first columns of these types.
 
     Args:
-        name: name on the hub, or a folder of ``save_to_disk``, of parquet files or of images.
+        name: name on the hub, or a folder of ``save_to_disk``, parquet files or images.
         to_pixels: converts an image to uint8 (C, H, W).
+
+    Raises:
+        UserError: for an unreadable data set, or one without images or a training split.
     """
     from datasets import DatasetDict, load_dataset, load_from_disk  # takes seconds to import
 
@@ -45,21 +48,21 @@ def read_hub(name: str, to_pixels: ToPixels) -> dict[str, Labelled]:
             loaded = load_dataset(str(folder) if folder.exists() else name)
     except Exception as error:  # the package raises many exception types
         raise UserError(f"Cannot read the data set '{name}': {shorten(error)}.") from error
-    parts = loaded if isinstance(loaded, DatasetDict) else {"train": loaded}
-    if "train" not in parts:
-        raise UserError(f"The data set '{name}' has no split train, only {', '.join(parts)}.")
-    splits = {split: read_dataset(parts[split], to_pixels) for split in SPLITS if split in parts}
+    named = loaded if isinstance(loaded, DatasetDict) else {"train": loaded}
+    if "train" not in named:
+        raise UserError(f"The data set '{name}' has no split train, only {', '.join(named)}.")
+    splits = {split: read_dataset(named[split], to_pixels) for split in SPLITS if split in named}
     if missing := HELD_OUT.keys() - splits.keys():
         splits |= split_by_content(splits["train"], missing)
     return splits
 
 
 def read_dataset(dataset: "Dataset", to_pixels: ToPixels = to_pixels) -> Labelled:
-    """Return the images of a ``datasets.Dataset``, and its class labels if it has some."""
+    """Return the images of a ``datasets.Dataset``, with class labels if it has any."""
     types = {name: type(feature).__name__ for name, feature in dataset.features.items()}
     columns = [name for name, kind in types.items() if kind == "Image"]
     if not columns:
-        raise UserError(f"The data set has no column of images, only {', '.join(types)}.")
+        raise UserError(f"The data set has no image column, only {', '.join(types)}.")
     classes = [name for name, kind in types.items() if kind == "ClassLabel"]
 
     def read(index: int) -> Tensor:
@@ -71,13 +74,13 @@ def read_dataset(dataset: "Dataset", to_pixels: ToPixels = to_pixels) -> Labelle
 
 
 def as_images(images: Any) -> Labelled:
-    """Convert the images that ``train`` takes to images (N, C, H, W) and class labels, if any.
+    """Convert images as accepted by ``train`` to (N, C, H, W), with class labels, if any.
 
     Args:
-        images: a tensor, an array, a list of Pillow images, a torch data set of pairs (image,
-            label), or a data set of Hugging Face.
+        images: a tensor, an array, a list of Pillow images, a torch data set of images or (image,
+            label) pairs, or a Hugging Face data set.
     """
-    hub = sys.modules.get("datasets")  # already imported if the images are one of its data sets
+    hub = sys.modules.get("datasets")  # imported if the images are a Hugging Face data set
     if hub is not None and isinstance(images, hub.Dataset):
         return read_dataset(images)
     if isinstance(images, Tensor | np.ndarray):
@@ -86,8 +89,8 @@ def as_images(images: Any) -> Labelled:
         first = images[0] if len(images) else None
     except (LookupError, TypeError) as error:
         raise UserError(
-            "images: expected a tensor, an array, a list or a data set "
-            f"({shorten(repr(error))} at index 0)."
+            "images: expected a tensor, an array, a list or a data set, got "
+            f"{shorten(repr(error))} at index 0."
         ) from None
     is_pair = isinstance(first, tuple) and len(first) == 2
     if not (isinstance(first, Image.Image) or is_pair or not isinstance(images, Sequence)):
@@ -105,7 +108,7 @@ def as_images(images: Any) -> Labelled:
 
 
 def channels_first(images: Tensor) -> Tensor:
-    """Return images (N, C, H, W); channels-last images are permuted if they are unambiguous.
+    """Return images as (N, C, H, W); permute channels-last images if unambiguous.
 
     >>> channels_first(torch.zeros(2, 8, 8, 3)).shape
     torch.Size([2, 3, 8, 8])
@@ -114,7 +117,7 @@ def channels_first(images: Tensor) -> Tensor:
         return images
     if images.shape[1] in COLOURS:
         raise UserError(
-            f"Images of shape {tuple(images.shape)} may have channels first or last. Give "
+            f"Images of shape {tuple(images.shape)} may have channels first or last. Pass "
             "(N, C, H, W) with a width other than 1 and 3."
         )
     return images.permute(0, 3, 1, 2)

@@ -1,7 +1,7 @@
-"""Unusual images made from ordinary ones, to train a function that must be right for any image.
+"""Unusual images, made from ordinary images to train functions that must hold for any image.
 
-A kind changes images (N, C, H, W) in [0, 1]. Its strength is random: from changes that are hardly
-visible to images that have nothing in common with the data.
+A transform changes images (N, C, H, W) in [0, 1]. Its strength is random, from hardly visible to
+unrelated to the data.
 """
 
 import math
@@ -13,19 +13,19 @@ from torch.nn import functional as F
 
 from ebm_app.data.levels import to_display
 
-#: Images (N, C, H, W) in [0, 1] and a generator -> images of one kind
+#: (images (N, C, H, W) in [0, 1], generator) -> changed images
 Kind = Callable[[Tensor, torch.Generator], Tensor]
-#: Share of the unusual images that are changed by two kinds in turn
+#: Share of images that are changed by two transforms
 TWICE = 1 / 3
 
 
 def _uniform(x: Tensor, generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """Draw one number for each image, (N, 1, 1, 1)."""
+    """Draw one uniform number per image, (N, 1, 1, 1)."""
     return low + (high - low) * torch.rand((len(x), 1, 1, 1), generator=generator)
 
 
 def _partner(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return another one of the images for each of them."""
+    """Return a different image of the batch for each image."""
     return x.roll(1 + int(torch.randint(max(1, len(x) - 1), (), generator=generator)), 0)
 
 
@@ -42,7 +42,7 @@ def warp(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def halve(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Join two images along a straight line through the middle."""
+    """Combine halves of two images along a straight line through the centre."""
     angle = _uniform(x, generator, 0, 2 * math.pi)
     rows, columns = (torch.linspace(-1, 1, side) for side in x.shape[-2:])
     is_first = rows[:, None] * angle.sin() + columns * angle.cos() > 0
@@ -50,7 +50,7 @@ def halve(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def blank(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return constant images, of which a third are black and a sixth white, and gradients."""
+    """Return blank images: a third black, a sixth white, a sixth gradients, the rest constant."""
     left, right = _uniform(x, generator), _uniform(x, generator)
     choice = _uniform(x, generator, 0, 6).floor()
     left = torch.where(choice < 2, 0.0, torch.where(choice == 2, 1.0, left))
@@ -59,13 +59,13 @@ def blank(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def add_noise(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Add normal noise of standard deviation 0.005 to 1, uniform in its logarithm."""
+    """Add normal noise with log-uniform standard deviation from 0.005 to 1."""
     std = _uniform(x, generator, math.log(0.005), 0).exp()
     return x + std * torch.randn(x.shape, generator=generator)
 
 
 def smooth_noise(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a random grey plus normal noise that varies over the side divided by 1, 2, 4, ..."""
+    """Return a random grey value plus normal noise at several length scales."""
     noise, side = _uniform(x, generator).expand_as(x), 1
     while side <= min(x.shape[-2:]):
         draws = torch.randn((*x.shape[:2], side, side), generator=generator)
@@ -76,7 +76,7 @@ def smooth_noise(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def change_contrast(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Apply a power and a linear map to the grey values; a third of the images are inverted."""
+    """Invert a third of the images, then apply a power and a linear map to the grey values."""
     x = torch.where(_uniform(x, generator) < 1 / 3, 1 - x, x)
     powers = x.clamp(0, 1) ** _uniform(x, generator, -1, 1).exp()
     low, high = _uniform(x, generator, -0.5, 0.5), _uniform(x, generator, 0.5, 1.5)
@@ -90,7 +90,7 @@ def posterise(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def shuffle(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Permute blocks of 1, 2 or 4 pixels per side."""
+    """Permute square blocks with sides of 1, 2 or 4 pixels."""
     size = 2 ** int(torch.randint(3, (), generator=generator))
     size = math.gcd(size, *x.shape[-2:])
     blocks = F.pixel_unshuffle(x, size).flatten(2)
@@ -100,18 +100,18 @@ def shuffle(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def blur_or_sharpen(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Blur or sharpen, by adding a multiple of the difference from a local mean."""
+    """Blur or sharpen by interpolating to, or extrapolating from, a local mean."""
     mean = F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
     return torch.lerp(x, mean, _uniform(x, generator, -2, 1))
 
 
 def thicken(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Replace each pixel by the brightest of its neighbours."""
+    """Interpolate between each pixel and the max of its neighbourhood."""
     return torch.lerp(x, F.max_pool2d(x, 3, 1, 1), _uniform(x, generator))
 
 
 def insert_square(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Replace a square by that of another image."""
+    """Replace a square by a square of another image."""
     rows, columns = (torch.linspace(-1, 1, side) for side in x.shape[-2:])
     top, left = _uniform(x, generator, -0.7, 0.7), _uniform(x, generator, -0.7, 0.7)
     away = torch.maximum((rows[:, None] - top).abs(), (columns - left).abs())
@@ -129,7 +129,7 @@ KINDS: dict[str, Kind] = {
     "shuffled": shuffle,
     "blurred or sharpened": blur_or_sharpen,
 }
-#: Kinds for the calibration of what is trained on ``KINDS``
+#: Transforms to calibrate functions trained on ``KINDS``
 OTHER_KINDS: dict[str, Kind] = {
     "thick strokes": thicken,
     "a square of another": insert_square,
@@ -139,7 +139,7 @@ OTHER_KINDS: dict[str, Kind] = {
 def make_unusual(
     levels: Tensor, num_levels: int, generator: torch.Generator, kinds: dict[str, Kind]
 ) -> Tensor:
-    """Return levels (N, C, H, W), each changed by one or two random ``kinds``.
+    """Change each image of levels (N, C, H, W) by one or two random ``kinds``.
 
     >>> levels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     >>> make_unusual(levels, 17, torch.Generator().manual_seed(0), KINDS).shape

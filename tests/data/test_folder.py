@@ -98,7 +98,7 @@ def test_missing_split_is_held_out_of_the_training_images(tmp_path):
     assert len(data.test) >= 2 and all(name.startswith("train/") for name in data.names[2])
     fill(tmp_path / "dev", 3, seed=200)
     assert "dev, val for the split validation" in error_of(load_folder, tmp_path)
-    assert "no folder" in error_of(load_folder, tmp_path / "absent")
+    assert "does not exist" in error_of(load_folder, tmp_path / "absent")
     assert "found 3" in error_of(load_folder, tmp_path / "val")
 
 
@@ -124,7 +124,7 @@ def test_unclear_folders_are_reported(tmp_path):
     (tmp_path / "one" / "cat").symlink_to(tmp_path / "linked")
     data = load_folder(tmp_path / "one")
     assert data.labels is None and sum(map(len, data.names)) == 60
-    assert "several depths" in data.describe() and "link 'cat'" in data.describe()
+    assert "different depths" in data.describe() and "link 'cat'" in data.describe()
     fill(tmp_path / "two" / "images", 30)
     fill(tmp_path / "two" / "masks", 30, seed=50)
     assert "masks" in error_of(load_folder, tmp_path / "two")

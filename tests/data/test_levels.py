@@ -42,7 +42,7 @@ def test_to_levels_accepts_only_grid_values_and_levels():
         assert torch.equal(to_levels(near, 17), levels)
     for images, words in (
         (grid + 1.2e-3 / 16, "off the grid of the 17 levels"),
-        (grid * 16, "out of the range"),
+        (grid * 16, "outside the range"),
         (grid - 1 / 16, "-0.0625"),
         (grid * torch.nan, "nan"),
         (levels + 1, "levels of 0 to 16, got level 17"),

@@ -67,7 +67,7 @@ def test_hub_folder_gives_its_splits(tmp_path):
     assert sorted(map(tuple, whole.tolist())) == sorted(map(tuple, TENSOR.flatten(1).tolist()))
     assert "Cannot read" in error_of(load_images, f"hf:{tmp_path / 'none'}")
     made.remove_columns("picture").save_to_disk(tmp_path / "bare")
-    assert "no column of images" in error_of(load_images, f"hf:{tmp_path / 'bare'}")
+    assert "no image column" in error_of(load_images, f"hf:{tmp_path / 'bare'}")
 
 
 @pytest.mark.process
