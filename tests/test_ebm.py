@@ -134,7 +134,7 @@ def test_wrong_files_and_options_are_reported(ebm, tmp_path):
     weights = {**ebm.state_dict(), "extra": torch.zeros(1)}
     save_file(weights, tmp_path / "model.safetensors")
     assert "extra has shape (1,), expected None" in error_of(EBM.from_pretrained, tmp_path)
-    assert "No model at 'nothing'" in error_of(EBM.from_pretrained, "nothing")
+    assert "no model 'nothing'" in error_of(EBM.from_pretrained, "nothing")
     assert "could not be downloaded" in error_of(EBM.from_pretrained, "nobody/nothing")  # offline
     assert "(N, 1, 8, 8)" in error_of(ebm.likelihood, torch.zeros(2, 3, 8, 8))
     assert "(K, 3, 1, 8, 8)" in error_of(ebm.likelihood, images(), noise=torch.rand(3, 1, 8, 8))

@@ -1,4 +1,4 @@
-"""Take a screenshot of every tab of the page after a run, wide and narrow.
+"""Take screenshots of every tab of the web page after a run, wide and narrow.
 
 python tools/screenshots.py --output_dir docs
 """
@@ -16,11 +16,11 @@ from PIL import Image
 from ebm_app.cli.command_line import parse, run_script
 from ebm_app.utils.fields import configuration, setting
 
-#: Milliseconds
+#: Max waiting time in milliseconds
 WAIT = 600_000
-#: Colours of a screenshot; few keep the file small
+#: Colours of a screenshot, reduced to keep files small
 NUM_COLOURS = 128
-#: By tab: the button that starts the run, if any, and the label and final text of its text box
+#: Tab -> (button that starts the run, if any; label and final text of its text box)
 SCENES = {
     "Score": (None, "Answer", "±"),
     "Generate": ("Generate", "Run", r"^\d+ images"),
@@ -28,9 +28,9 @@ SCENES = {
     "Toy": ("Train", "Run", r"^\d+ steps"),
     "Mutual information": ("Estimate", "Estimate", r"rows, 1 \+ 1 columns"),
 }
-#: Tabs in their order; the last one has no run. The last three are tabs of ``RESEARCH``.
+#: Tabs in order; the last one has no run. The last three are in the tab ``RESEARCH``.
 TABS, RESEARCH = (*SCENES, "Model"), "For researchers"
-#: Points of strokes, as shares of the canvas
+#: Points of strokes, as fractions of the canvas
 HALF_A_DIGIT = ((0.37, 0.35), (0.5, 0.25), (0.64, 0.35), (0.6, 0.6))
 SEVEN = ((0.33, 0.25), (0.67, 0.25), (0.58, 0.5), (0.47, 0.8))
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -43,7 +43,7 @@ Page = Any
 
 @contextmanager
 def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - an optional package
-    """Start the installed Chromium with an empty profile, or Playwright's own if there is none."""
+    """Start the installed Chromium with an empty profile, or otherwise that of Playwright."""
     from playwright.sync_api import sync_playwright
 
     command = next(filter(None, map(shutil.which, COMMANDS)), None)
@@ -63,12 +63,12 @@ def open_tab(page: Page, name: str) -> None:
 
 
 def press(page: Page, name: str) -> None:
-    """Press a visible button."""
+    """Click a visible button."""
     page.get_by_role("button", name=name).locator("visible=true").first.click()
 
 
 def text_of(page: Page, label: str, pattern: str, wait: float = WAIT) -> str:
-    """Return the text of a box once it matches, or raise after ``wait`` milliseconds."""
+    """Return the text of a box once it matches, or raise an error after ``wait`` milliseconds."""
     from playwright.sync_api import expect
 
     box = page.get_by_label(label, exact=True).locator("visible=true").first
@@ -81,7 +81,7 @@ def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
     canvas = page.locator("canvas:visible").first
     canvas.wait_for(timeout=WAIT)
     undo = page.get_by_role("button", name="Undo", exact=True).locator("visible=true")
-    for _ in range(20):  # the brush is ready some time after the canvas
+    for _ in range(20):  # the brush is ready later than the canvas
         box = canvas.bounding_box()
         for number, (x, y) in enumerate(points):
             page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=6)
@@ -91,11 +91,11 @@ def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
         page.wait_for_timeout(1500)
         if undo.is_enabled():
             return
-    raise TimeoutError("the canvas accepts no stroke")
+    raise TimeoutError("The canvas does not accept strokes.")
 
 
 def run_scene(page: Page, tab: str) -> None:
-    """Open a tab, run its scene, if it has one, and wait for the result."""
+    """Open a tab, run its scene, if any, and wait for the result."""
     open_tab(page, tab)
     page.wait_for_timeout(1000)
     if tab in ("Score", "Complete"):
@@ -108,20 +108,20 @@ def run_scene(page: Page, tab: str) -> None:
     else:
         page.get_by_role("cell", name="weights").wait_for(timeout=WAIT)
     page.mouse.move(0, 0)
-    # images load when they are scrolled into view, and plots follow the text
+    # images load when scrolled into view, and plots appear after the text
     for place in ("document.body.scrollHeight", "0"):
         page.evaluate(f"window.scrollTo(0, {place})")
         page.wait_for_timeout(2000)
 
 
 def save(pictures: Sequence[Image.Image], file: Path) -> None:
-    """Save screenshots side by side, in few colours."""
-    width, height = sum(part.width for part in pictures), max(part.height for part in pictures)
+    """Save screenshots side by side, with reduced colours."""
+    width, height = sum(image.width for image in pictures), max(image.height for image in pictures)
     sheet = Image.new("RGB", (width, height), "white")
     left = 0
-    for part in pictures:
-        sheet.paste(part, (left, 0))
-        left += part.width
+    for image in pictures:
+        sheet.paste(image, (left, 0))
+        left += image.width
     sheet.quantize(NUM_COLOURS).save(file, optimize=True)
 
 
@@ -131,13 +131,13 @@ class Arguments:
 
     model: str = setting("folder or bundled name", "mnist")
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
-    output_dir: Path = setting("folder of the screenshots", Path("runs/screenshots"))
+    output_dir: Path = setting("folder for the screenshots", Path("runs/screenshots"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Serve the page, visit every tab, and write ui-<tab>.png and ui-narrow.png."""
     args = parse(Arguments, __doc__, argv)
-    # gradio takes seconds to import, and --help does not need it
+    # slow to import, and not needed for --help
     from ebm_app.web.app import build_app
     from ebm_app.web.models import Models, find_models
     from ebm_app.web.server import serve

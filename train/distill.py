@@ -1,4 +1,4 @@
-"""Distil a model into a network that needs one pass: ``ebm distill``."""
+"""Distil a model into a one-pass network: ``ebm distill``."""
 
 from ebm_app.cli.command_line import run_script
 from ebm_app.cli.distill import main

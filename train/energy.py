@@ -1,4 +1,4 @@
-"""Distil a model into an energy network: ``ebm distill``, whose default target it is."""
+"""Distil a model into an energy network: ``ebm distill`` with its default target."""
 
 from ebm_app.cli.command_line import run_script
 from ebm_app.cli.distill import main

@@ -1,1 +1,1 @@
-"""Networks, the densities they define, and the protocols of what a density provides."""
+"""Networks, the densities that they define, and protocols of densities."""

@@ -1,9 +1,8 @@
-"""Networks composed of networks: for early and late times, and for images of latent points.
+"""Composite networks: a separate network for early times, and a network on decoded latent points.
 
-An image takes shape at log signal-to-noise ratios below about 0. This is a small part of the arc
-length of the path, which a likelihood follows, so a wide network of its own improves samples at
-little cost. The early network is used at these times only. It takes the pixels of a patch as
-channels.
+The content of an image is decided at log SNRs below about 0. These early times are a small part of
+the arc length of the path, and thereby of the cost of a likelihood, so a separate wide network for
+them improves samples at little cost. It has the pixels of a patch as input channels.
 
 Source: Balaji et al. 2022, arXiv:2211.01324.
 """
@@ -18,19 +17,22 @@ from ebm_app.config import EarlyConfig
 from ebm_app.nets.unet import UNet
 from ebm_app.utils.errors import UserError
 
-#: Inputs of a network in a latent space.
+#: Inputs of a network in a latent space
 NET_INPUTS = {"u": "the latent point", "x": "its image"}
 
 
 class EarlyNet(nn.Module):
-    """U-Net on patches of pixels: (B, C', H, W) -> (B, out_channels, H, W), where only the first C
-    channels of the input are used.
+    """U-Net on patches of pixels: (B, C', H, W) -> (B, out_channels, H, W). It only uses the first
+    C input channels.
 
     Args:
         image_shape: (C, H, W).
         out_channels: channels of the output.
         config: see ``EarlyConfig``.
         num_classes: as for ``UNet``.
+
+    Raises:
+        UserError: if the patches do not divide the image.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class EarlyNet(nn.Module):
         if height % self.patch or width % self.patch:
             raise UserError(
                 f"Images of {height}x{width} cannot be split into patches of {self.patch} pixels. "
-                "Leave early_channels out, or resize the images."
+                "Leave out early_channels, or resize the images."
             )
         shape = (self.channels * pixels, height // config.patch, width // config.patch)
         self.net = UNet(shape, out_channels * pixels, config.net, num_classes)
@@ -56,13 +58,13 @@ class EarlyNet(nn.Module):
         return self.net.uses_labels(t)
 
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Evaluate the network, with the arguments of ``UNet``."""
+        """Evaluate the network. Arguments are those of ``UNet``."""
         patches = pixel_unshuffle(x[:, : self.channels], self.patch)
         return pixel_shuffle(self.net(patches, t, labels), self.patch)
 
 
 class SplitNet(nn.Module):
-    """The network ``early`` for time inputs below ``switch``, and ``late`` for the others."""
+    """Network ``early`` for time inputs below ``switch``, and ``late`` for other time inputs."""
 
     def __init__(self, early: nn.Module, late: nn.Module, switch: float) -> None:
         super().__init__()
@@ -77,30 +79,30 @@ class SplitNet(nn.Module):
         )
 
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Evaluate each row by the network for its time, with the arguments of ``UNet``."""
+        """Evaluate each row with the network for its time. Arguments are those of ``UNet``."""
         is_early = t < self.switch
         if is_early.all():
             return self.early(x, t, labels)
         if not is_early.any():
             return self.late(x, t, labels)
-        parts = [
+        early, late = (
             net(x[rows], t[rows], None if labels is None else labels[rows])
             for net, rows in ((self.early, is_early), (self.late, ~is_early))
-        ]
-        out = torch.empty((len(x), *parts[0].shape[1:]), dtype=parts[0].dtype, device=x.device)
-        return out.index_put((is_early,), parts[0]).index_put((~is_early,), parts[1])
+        )
+        out = torch.empty((len(x), *early.shape[1:]), dtype=early.dtype, device=x.device)
+        return out.index_put((is_early,), early).index_put((~is_early,), late)
 
 
 class Decoded(nn.Module):
-    """(u, t) -> net(2 x - 1, t), where x is the image of the latent point u.
+    """Network (u, t) -> net(2 x - 1, t), where x is the decoded image of the latent point u.
 
-    A bijection that does not depend on t changes no time score, so the network may read either
-    side (paper, appendix F.5).
+    A bijection that does not depend on t leaves the time score unchanged, so the network may use u
+    or x (paper, appendix F.5).
 
     Args:
-        net: the network.
+        net: network.
         decode: (B, C, H, W) -> (B, C, H, W); not a submodule.
-        channels: C; further channels of the input are passed through.
+        channels: C; further input channels are passed through.
     """
 
     def __init__(self, net: nn.Module, decode: Callable[[Tensor], Tensor], channels: int) -> None:
@@ -117,6 +119,6 @@ class Decoded(nn.Module):
         return self.net.uses_labels(t)
 
     def forward(self, u: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Map u (B, C + more, H, W) and t (B,) to the output of the network."""
+        """Map u (B, C + further channels, H, W) and t (B,) to the output of the network."""
         image = 2 * self.decode(u[:, : self.channels]) - 1
         return self.net(torch.cat([image, u[:, self.channels :]], 1), t, labels)

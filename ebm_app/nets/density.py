@@ -1,8 +1,7 @@
 r"""Densities p_t from a time score: log p_t(x) = log N(x; 0, I) + integral_0^t d/ds log p_s(x) ds.
 
-At fixed x the log ratio is a one-dimensional integral. It is computed by a Gauss-Legendre rule
-whose nodes are spaced in the arc length of the path, where the integrand has unit scale. All
-values are in nats.
+For fixed x, the integral is one-dimensional. It is computed by a Gauss-Legendre rule in the arc
+length of the path, in which the integrand has unit scale. All values are in nats.
 """
 
 import math
@@ -24,54 +23,54 @@ from ebm_app.utils.fields import Nodes, check_argument
 from ebm_app.utils.quadrature import Rule, rule_on
 from ebm_app.utils.tensors import expand_like, leaves, sum_except_batch
 
-#: Min quadrature nodes of an interval, however short it is.
+#: Min quadrature nodes of any interval
 MIN_NODES = 8
 #: Max elements of x per network call. Above 2^16 on a CPU, allocating the activations costs as
 #: much as the network.
 CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
-#: (x (n B, *), t (n B,)) -> tensors of n B rows
+#: (x (n B, *), t (n B,)) -> tensors (n B, ...)
 ChunkFunction = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
 def expand_time(t: Time, x: Tensor) -> Tensor:
-    """Return one time per point of ``x`` (B, *): (B,) float64, on the device of ``x``."""
+    """Expand a time to (B,) float64, for points ``x`` (B, *) and on their device."""
     if isinstance(t, Tensor):
         return t.to(x.device, torch.float64).expand(len(x))
     return torch.full((len(x),), t, dtype=torch.float64, device=x.device)
 
 
 def rows_per_call(x: Tensor) -> int:
-    """Return the max number of points like those of ``x`` (B, *) in one network call."""
+    """Return the max number of points with the size of those of ``x`` (B, *) per network call."""
     return max(1, CHUNK_SIZES.get(x.device.type, LARGE_CHUNK) // max(1, x[:1].numel()))
 
 
 def evaluate_in_chunks(function: ChunkFunction, points: Tensor, times: Tensor) -> list[Tensor]:
-    """Evaluate a function of many points in network calls of limited size.
+    """Evaluate a function of (x, t) in network calls of limited size.
 
     Args:
         points: (m, B, *). times: (m,) float64, one per row of ``points``.
 
     Returns:
-        The tensors, each of shape (m, B, ...).
+        Tensors (m, B, ...).
     """
     num = points.shape[1]
     size = max(1, rows_per_call(points[0]) // max(1, num))
-    parts = [
+    outputs = [
         function(x.flatten(0, 1), t.to(x.device).repeat_interleave(num))
         for x, t in zip(points.split(size), times.split(size), strict=True)
     ]
-    columns = zip(*parts, strict=True)
+    columns = zip(*outputs, strict=True)
     return [torch.cat(column).unflatten(0, (len(points), num)) for column in columns]
 
 
 class PathDensity:
-    """Marginals p_t of a path, as a network models them.
+    """Marginals p_t of a path, modelled by a network.
 
     Args:
         model: network with a ``path`` and an ``interval`` of times.
 
     Attributes:
-        folder: folder of the files of the model, or None if it was not loaded from one.
+        folder: folder that the model was loaded from, or None.
     """
 
     def __init__(self, model: Any) -> None:
@@ -81,8 +80,8 @@ class PathDensity:
         self.labels: Tensor | None = None
 
     def at(self, rows: Tensor) -> Self:
-        """Return the density of the points with these indices (b,) in the batch of n blocks of B
-        points, with the labels of these points."""
+        """Return the density for the points with indices ``rows`` (b,) in a batch of n blocks of
+        B points, with the labels of these points."""
         if self.labels is None:
             return self
         other = copy(self)
@@ -91,8 +90,12 @@ class PathDensity:
         return other
 
     def with_eps(self, eps: float) -> Self:
-        """Return the same density with another margin at t = 1. A margin below the one used in
-        training evaluates the network at times it was not trained on."""
+        """Return a copy with another margin at t = 1. With a margin below that of training, the
+        network is evaluated at times that it was not trained on.
+
+        Raises:
+            UserError: for a margin out of range.
+        """
         other = copy(self)
         other.start, other.end = self.path.interval(check_argument(Margin, "eps", eps))
         return other
@@ -105,15 +108,14 @@ class PathDensity:
 
 
 class TimeScoreDensity(PathDensity):
-    """Density of a time score network. Its log density is the time integral, and its Stein score
-    is the gradient of that integral.
+    """Density of a time score network. The log density is the time integral, and the Stein score
+    is the gradient of this integral.
 
     Args:
-        model: ``TimeScoreModel``, predicts d/dt log p_t(x) on [t0, t1].
-        num_nodes: quadrature nodes for the whole interval, at least 3. An interval that covers a
-            share s of the arc length uses n + s (num_nodes - n) nodes with n = ``MIN_NODES``. On
-            Gaussian data this keeps the accuracy of the whole interval, which s num_nodes does
-            not.
+        model: ``TimeScoreModel`` that predicts d/dt log p_t(x) on [t0, t1].
+        num_nodes: quadrature nodes for the whole interval, at least 3. An interval with a share s
+            of the arc length uses n + s (num_nodes - n) nodes with n = ``MIN_NODES``. On Gaussian
+            data it is then as accurate as the whole interval; with s num_nodes nodes it is not.
 
     >>> from ebm_app import EBM
     >>> density = EBM.from_pretrained("digits").density
@@ -121,7 +123,7 @@ class TimeScoreDensity(PathDensity):
     torch.Size([2])
     """
 
-    #: Passes of the network in one call of ``time_score``.
+    #: Network passes per call of ``time_score``
     passes: ClassVar[int] = 1
 
     def __init__(self, model: Any, num_nodes: int = 32) -> None:
@@ -129,7 +131,7 @@ class TimeScoreDensity(PathDensity):
         self.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
 
     def with_nodes(self, num_nodes: int) -> Self:
-        """Return the same density with another number of quadrature nodes."""
+        """Return a copy with another number of quadrature nodes."""
         other = copy(self)
         other.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
         return other
@@ -139,7 +141,7 @@ class TimeScoreDensity(PathDensity):
         return sum_except_batch(self.time_score_terms(x, t))
 
     def time_score_terms(self, x: Tensor, t: Time) -> Tensor:
-        """Return the terms of the time score: (B, *) float64, see ``protocols.TimeScore``."""
+        """Return the terms of the time score, (B, *) float64, see ``protocols.TimeScore``."""
         return self.model(x, expand_time(t, x)).components.double()
 
     def log_ratio(self, x: Tensor, t0: float, t1: float) -> LogDensityEstimate:
@@ -154,15 +156,23 @@ class TimeScoreDensity(PathDensity):
         return LogDensityEstimate(value, error, components, self.passes * len(rule.nodes))
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
-        """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients flow to ``x`` if it
-        requires one. The density is normalised if the time score is exact."""
+        """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients are computed if ``x``
+        requires them. The density is normalised if the time score is exact.
+
+        Raises:
+            UserError: on a two-sided path, whose reference density is unknown.
+        """
         reference = sum_except_batch(require_one_sided(self.path).reference_log_density(x))
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             return reference + self.log_ratio(x, self.start, t).value
 
     def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
-        """Return the gradient of ``log_density`` (paper, section 6): (B, *). It holds one chunk
-        of nodes in memory, and can be differentiated again if ``x`` requires a gradient."""
+        """Return the gradient (B, *) of ``log_density`` (paper, section 6), one chunk of nodes at
+        a time. It is differentiable if ``x`` requires a gradient.
+
+        Raises:
+            UserError: on a two-sided path.
+        """
         require_one_sided(self.path)
         is_outer, rule = torch.is_grad_enabled() and x.requires_grad, self._rule(self.start, t)
 
@@ -177,16 +187,16 @@ class TimeScoreDensity(PathDensity):
     def score(self, x: Tensor, t: Time) -> Tensor:
         """Return grad_x log p_t(x): (B, *)."""
         times, counts = torch.unique_consecutive(expand_time(t, x), return_counts=True)
-        parts = zip(x.split(counts.tolist()), times.tolist(), strict=True)
-        return torch.cat([self.log_density_gradient(part, time) for part, time in parts])
+        groups = zip(x.split(counts.tolist()), times.tolist(), strict=True)
+        return torch.cat([self.log_density_gradient(group, time) for group, time in groups])
 
     def score_cost(self, t: float) -> int:
-        """Return the passes of the network in one call of ``score``: a forward and a backward pass
+        """Return the number of network passes per call of ``score``: a forward and a backward pass
         per node."""
         return 2 * len(self._rule(self.start, t).nodes)
 
     def _at_nodes(self, function: ChunkFunction, x: Tensor, rule: Rule) -> Tensor:
-        """Return the values (n, B, *) of a function of x (B, *) at the n nodes of a rule."""
+        """Evaluate a function of (x, t) for x (B, *) at the n nodes of a rule: (n, B, *)."""
         points = x.expand(len(rule.nodes), *x.shape)
         return evaluate_in_chunks(function, points, rule.nodes)[0]
 
@@ -196,7 +206,7 @@ class TimeScoreDensity(PathDensity):
 
 
 class SteinHeadDensity(TimeScoreDensity):
-    """Density of a time score network with a Stein head, which is the Stein score.
+    """Density of a time score network whose Stein head is the Stein score.
 
     >>> from ebm_app import EBM
     >>> EBM.from_pretrained("digits").density.output(torch.zeros(2, 1, 8, 8), 0.5).score.shape
@@ -204,7 +214,7 @@ class SteinHeadDensity(TimeScoreDensity):
     """
 
     def output(self, x: Tensor, t: Time) -> ModelOutput:
-        """Return both scores from one evaluation of the network at ``x`` (B, *)."""
+        """Return both scores at ``x`` (B, *) from one evaluation of the network."""
         return self.model(x, expand_time(t, x))
 
     def score(self, x: Tensor, t: Time) -> Tensor:
@@ -212,7 +222,7 @@ class SteinHeadDensity(TimeScoreDensity):
         return self.output(x, t).score
 
     def score_cost(self, t: float) -> int:
-        """Return the passes of the network in one call of ``score``."""
+        """Return the number of network passes per call of ``score``."""
         return self.passes
 
 
@@ -233,8 +243,11 @@ class MomentsDensity(SteinHeadDensity):
 
 
 def density_of(model: Any, num_nodes: int = 32) -> TimeScoreDensity:
-    """Return the density of a ``TimeScoreModel``; its type depends on what the network
-    predicts."""
+    """Build the density of a ``TimeScoreModel``, with a type that depends on its prediction.
+
+    Raises:
+        UserError: for a number of nodes out of range.
+    """
     if not model.stein_channels:
         return TimeScoreDensity(model, num_nodes)
     kind = MomentsDensity if model.predicts_variance else SteinHeadDensity
@@ -242,7 +255,7 @@ def density_of(model: Any, num_nodes: int = 32) -> TimeScoreDensity:
 
 
 @lru_cache(maxsize=1024)
-@torch.inference_mode(False)  # cached tensors may be differentiated later
+@torch.inference_mode(False)  # cached tensors may be used under autograd
 def arc_length_rule(
     path: GaussianPath,
     whole: tuple[float, float],
@@ -250,8 +263,8 @@ def arc_length_rule(
     num_nodes: int,
     min_nodes: int,
 ) -> Rule:
-    """Return a quadrature rule in t on ``part``, with nodes spaced in the arc length tau. The
-    weights include dt / d tau.
+    """Return a Gauss-Legendre rule in the arc length tau on the interval ``part``. Nodes are times
+    t, and weights include dt / d tau.
 
     It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the share of ``part`` in the arc
     length of ``whole``. Cached, because inverting the arc length costs as much as a small network.

@@ -3,17 +3,16 @@ r"""Energy network: one network for log p_t(x), its Stein score and its time sco
     log p_t(x) = log N(x; 0, I) + 4 u sum_i [f_i(x, t) + x_i g_i(x, t)],
 
 where u is the fraction of the arc length of the path up to t, and f and g are the two outputs of
-the network. At t = 0 the density is N(0, I) exactly; later it is normalised if the time derivative
-is exact. Both derivatives come from one backward pass and belong to the same function, unlike the
-two heads of ``TimeScoreModel``.
+the network. At t = 0 the density is exactly N(0, I); at later times it is normalised if the time
+derivative is exact. Both derivatives come from one backward pass and are those of one function,
+unlike the two heads of ``TimeScoreModel``.
 
-This form had the best bound on validation digits among those distilled for 400 core seconds, in
-bits per dim: 1.702; x . g alone 1.710, f alone 1.712, a squared norm |x + f|^2 2.119. Group
-normalisation had 1.702, normalisation over all channels 1.719, none 1.794, a scale per channel
-1.845.
+After 400 core seconds of distillation on digits, this form had the best validation bound, 1.702
+bits per dim. Alternatives: x . g alone 1.710, f alone 1.712, a squared norm |x + f|^2 2.119.
+Normalisation: groups 1.702, all channels 1.719, none 1.794, a scale per channel 1.845.
 
-Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, for an energy whose two derivatives
-are trained. They train on data; here the energy is distilled (``training.ebm_task``).
+Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, who train both derivatives of an
+energy on data; here the energy is distilled (``training.ebm_task``).
 """
 
 from typing import ClassVar
@@ -33,16 +32,15 @@ from ebm_app.utils.tensors import (
     sum_except_batch,
 )
 
-#: Factor of the network outputs in the energy, so that the outputs are of order 1.
+#: Factor of the network outputs in the energy, so that the outputs are of order 1
 GAIN = 4.0
 
 
 class EnergyModel(PathNetwork):
-    """log p_t(x) from one evaluation of a network, and both of its derivatives from one backward
-    pass.
+    """Network for log p_t(x), with both derivatives from one backward pass.
 
-    The arguments are those of ``PathNetwork``. The net maps x (B, C, ...) and time (B,) to
-    (B, 2 C, ...), the outputs f followed by the outputs g, and the path starts from N(0, I).
+    Arguments are those of ``PathNetwork``. The path must start from N(0, I), and the net maps x
+    (B, C, ...) and time (B,) to (B, 2 C, ...), the concatenation of f and g.
 
     >>> from ebm_app.paths import LinearVPPath
     >>> model = EnergyModel(lambda x, t: torch.cat([x, x], 1), LinearVPPath(), eps=1e-3)
@@ -52,8 +50,11 @@ class EnergyModel(PathNetwork):
     """
 
     def terms(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Return the terms (B, *) float64 of log p_t(x), in nats, at x (B, *) and t (B,)
-        float64."""
+        """Return the terms of log p_t(x) in nats, (B, *) float64, at x (B, *) and t (B,) float64.
+
+        Raises:
+            UserError: for a path that does not start from N(0, I).
+        """
         require_one_sided(self.path)
         f, g = self.outputs(x, t, condition).double().chunk(2, dim=1)
         fraction = arc_length_fraction(self.path, self.interval, t)
@@ -67,7 +68,7 @@ class EnergyModel(PathNetwork):
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
         """Return both derivatives of ``log_density``, with the time score as a single term
-        (B, 1). They can be differentiated where autograd is on."""
+        (B, 1). They are differentiable if autograd is enabled."""
         is_kept = torch.is_grad_enabled()
         with leaves(x, t.detach()) as (point, time):
             total = self.terms(point, time, condition).sum()
@@ -76,13 +77,13 @@ class EnergyModel(PathNetwork):
 
 
 class EnergyDensity(SteinHeadDensity):
-    """Density of an ``EnergyModel``: log densities without an integral, and both scores from one
-    backward pass.
+    """Density of an ``EnergyModel``, with log densities without integration and both scores from
+    one backward pass.
 
     Args:
-        model: the energy network.
-        num_nodes: quadrature nodes of ``log_ratio``, which integrates its time derivative.
-        calibration: offset of the log density at the model's last time.
+        model: energy network.
+        num_nodes: quadrature nodes of ``log_ratio``, which integrates the time derivative.
+        calibration: calibration offset at the model's last time.
     """
 
     model: EnergyModel
@@ -99,13 +100,13 @@ class EnergyDensity(SteinHeadDensity):
         return self.model.terms(x, expand_time(t, x))
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
-        """Return log p_t(x) in nats, up to log Z: (B, *) -> (B,) float64. Gradients flow to ``x``
-        if it requires one."""
+        """Return log p_t(x) in nats, up to log Z: (B, *) -> (B,) float64. Gradients are computed
+        if ``x`` requires them."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             return sum_except_batch(self.terms(x, t))
 
     def log_density_gradient(self, x: Tensor, t: Time) -> Tensor:
-        """Return grad_x log p_t(x): (B, *). It can be differentiated where autograd is on."""
+        """Return grad_x log p_t(x): (B, *). It is differentiable if autograd is enabled."""
         return self.score(x, t)
 
 

@@ -1,19 +1,19 @@
-r"""The posterior of quantised data: the Gaussian of ``moments`` restricted to the grey levels.
+r"""Posterior of quantised data: the Gaussian of ``moments`` restricted to the grey levels.
 
-Data with L levels lie at the centres c_k = -1 + (2k + 1) / L of their cells. A network that
-predicts the Gaussian posterior N(d, s^2) of x1 (see ``parametrisation``) would have to learn to
-round. Restricting it to the levels is a closed form,
+Data with L levels are at the cell centres c_k = -1 + (2k + 1) / L. A network that predicts the
+Gaussian posterior N(d, s^2) of x1 (see ``parametrisation``) would have to learn to round. Instead,
+the posterior is restricted to the levels in closed form,
 
     p(k | x) proportional to a_k exp(-(c_k - d)^2 / (2 s^2)),
 
-whose mean and variance take the place of d and s^2 in every formula. Levels 0 to L - 1 have
-a_k = 1. The grid continues beyond black and white with a_k = g(s), which rises smoothly from 0 at
-s = 0.7 bins to 1 at s = 1.4 bins. A narrow posterior is thus restricted to the range of the data,
-and a wide one is N(d, s^2) itself, since the sum over an unbounded grid equals the integral up to
+and its mean and variance replace d and s^2 in all formulas. Levels 0 to L - 1 have a_k = 1. Beyond
+black and white, the grid continues with a_k = g(s), which rises smoothly from 0 at s = 0.7 bins to
+1 at s = 1.4 bins. A narrow posterior is thus restricted to the range of the data. A wide posterior
+remains N(d, s^2), because the sum over an unbounded grid equals the integral up to
 exp(-2 pi^2 s^2 / bin^2).
 
-The sums over levels are the cost. They run in chunks without a graph, and their derivatives follow
-from the moments mu_3 and mu_4 of the restricted posterior, for example d Var / d d = mu_3 / s^2.
+The cost is that of the sums over levels. They run in chunks without a graph, and their derivatives
+follow from the central moments mu_3 and mu_4, for example d Var / d d = mu_3 / s^2.
 """
 
 from typing import Any
@@ -21,15 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Standard deviations, in bins, between which the levels beyond black and white fade in
+#: Standard deviations in bins between which the levels beyond black and white fade in
 NARROW, WIDE = 0.7, 1.4
-#: Levels summed on each side of the nearest one: 6 standard deviations of the widest posterior
+#: Levels summed on each side of the nearest level: about 6 standard deviations at most
 REACH = 8
-#: Variance in squared bins that is added: the deviance of CTSM-m is infinite for a variance of 0
+#: Added variance in squared bins, because the deviance of CTSM-m is infinite at variance 0
 FLOOR = 1e-6
-#: Min log weight: smaller ones change no sum, and exp is slow where it underflows
+#: Min log weight; smaller weights are negligible, and exp is slow when it underflows
 MIN_LOG_WEIGHT = -80.0
-#: Elements per chunk on a CPU: their sums stay in the cache
+#: Elements per chunk on a CPU, to fit its cache
 CHUNK = 2**13
 
 
@@ -38,14 +38,14 @@ def restrict_to_levels(mean: Tensor, variance: Tensor, num_levels: int) -> tuple
 
     Args:
         mean, variance: moments of x1 in the ambient space, of any shape.
-        num_levels: L, the number of grey levels.
+        num_levels: number of grey levels L.
 
     Returns:
-        E[c_k] - mean and Var[c_k], of the same shape. Where the standard deviation exceeds 1.4
-        bins, these are 0 and ``variance``.
+        E[c_k] - mean and Var[c_k], of the same shape. If the standard deviation exceeds 1.4 bins,
+        these are 0 and ``variance``.
 
     >>> shift, variance = restrict_to_levels(torch.tensor([0.4]), torch.tensor([1e-6]), 2)
-    >>> shift, variance  # the nearest of the levels -0.5 and 0.5
+    >>> shift, variance  # the nearest level of -0.5 and 0.5
     (tensor([0.1000]), tensor([1.0000e-06]))
     """
     bin_width = 2 / num_levels
@@ -64,7 +64,7 @@ def restrict_to_levels(mean: Tensor, variance: Tensor, num_levels: int) -> tuple
 
 
 class RestrictedMoments(torch.autograd.Function):
-    """``restricted_moments`` with derivatives in closed form."""
+    """Autograd function of ``restricted_moments`` with derivatives in closed form."""
 
     @staticmethod
     def forward(ctx: Any, place: Tensor, spread: Tensor, num_levels: int) -> tuple[Tensor, ...]:
@@ -79,7 +79,7 @@ class RestrictedMoments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         place, spread, *derivatives = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the result is differentiated again
+        if torch.is_grad_enabled():  # for second derivatives
             moments = restricted_moments(place, spread, ctx.num_levels)
             inputs = (place, spread)
             return *torch.autograd.grad(moments, inputs, gradients, create_graph=True), None
@@ -91,8 +91,8 @@ def restricted_moments(place: Tensor, spread: Tensor, num_levels: int) -> tuple[
     """Return E[k] - place and Var[k] of the restricted posterior, in bins.
 
     Args:
-        place: mean d, in bins from the level 0: (n,).
-        spread: standard deviation s, in bins: (n,).
+        place: mean d in bins from level 0, (n,).
+        spread: standard deviation s in bins, (n,).
     """
     distance, _, sums, _ = _power_sums(place, spread, num_levels, 3)
     first, second = (power / sums[0] for power in sums[1:])
@@ -100,8 +100,8 @@ def restricted_moments(place: Tensor, spread: Tensor, num_levels: int) -> tuple[
 
 
 def _with_derivatives(place: Tensor, spread: Tensor, num_levels: int) -> tuple[Tensor, ...]:
-    """Return the moments, the derivatives of the first one with respect to ``place`` and
-    ``spread``, and those of the second one."""
+    """Return both moments, and the derivatives of the first and then the second moment with
+    respect to ``place`` and ``spread``."""
     distance, slope, sums, outer = _power_sums(place, spread, num_levels, 5)
     first, r2, r3, r4 = (power / sums[0] for power in sums[1:])
     q0, q1, q2 = (power / sums[0] for power in outer)
@@ -127,8 +127,8 @@ def _power_sums(
     """Sum a_k exp(-(k - d)^2 / (2 s^2)) (k - n)^p over the levels k around the nearest level n.
 
     Returns:
-        The distance n - d (n,), d log g / ds (n,), the sums (n,) for p = 0, 1, ..., and the sums
-        for p = 0, 1, 2 over levels beyond black and white.
+        The distance n - d, d log g / ds, the sums for p = 0, 1, ..., and the sums for p = 0, 1, 2
+        over levels beyond black and white, (n,) each.
     """
     share = ((spread - NARROW) / (WIDE - NARROW)).clamp(0, 1)
     fades = (share > 0) & (share < 1)
@@ -137,7 +137,7 @@ def _power_sums(
     log_g = torch.where(share < 1, (safe.square() * (3 - 2 * safe)).log(), 0.0)
     log_g = torch.where(share > 0, log_g, -1e30)
     nearest = place.detach().round()
-    # without the levels beyond black and white, the nearest one is black or white
+    # clamp where levels beyond black and white have no weight
     nearest = torch.where(share > 0, nearest, nearest.clamp(0, num_levels - 1))
     distance, middle = nearest - place, (num_levels - 1) / 2
     steps = torch.arange(-REACH, REACH + 1, dtype=place.dtype, device=place.device)[:, None]
@@ -150,7 +150,7 @@ def _power_sums(
 
 
 def _moments(weights: Tensor, steps: Tensor, num: int) -> list[Tensor]:
-    """Return the sums (n,) of weights (k, n) times the powers 0, ..., num - 1 of the steps."""
+    """Return the sums (n,) of weights (k, n) times powers 0, ..., num - 1 of the steps."""
     sums, weights = [weights.sum(0)], weights * steps
     for _ in range(num - 2):
         sums.append(weights.sum(0))

@@ -1,4 +1,4 @@
-"""Class-conditional models: p_t(x | y) for labels y, with classifier-free guidance."""
+"""Class-conditional models p_t(x | y) for labels y, with classifier-free guidance."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,23 +13,26 @@ from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
 
-#: Labels drawn at random for each point, with equal class frequencies.
+#: Value of ``labels`` for random labels with equal class frequencies
 RANDOM = "random"
 Labels = int | str | Sequence[int] | Tensor
 
 
 class LabelledModel(nn.Module):
-    r"""Time score and Stein score given labels, with guidance g:
+    r"""Time score and Stein score conditional on labels, with guidance g:
 
         score = (1 - g) grad log p_t(x) + g grad log p_t(x | y).
 
-    With g = 1 it is the model of p(x | y). With a larger g the classes are clearer and the images
-    less varied, and the guided score is not the score of a density.
+    g = 1 is the model of p(x | y). A larger g gives clearer and less varied images, but the guided
+    score is not the score of a density.
 
     Args:
         model: ``TimeScoreModel`` with a class-conditional network.
         labels: (B,) int64.
-        guidance: g.
+        guidance: guidance scale g.
+
+    Raises:
+        UserError: for guidance below 0.
 
     Source: Ho and Salimans 2022, arXiv:2207.12598.
     """
@@ -41,8 +44,7 @@ class LabelledModel(nn.Module):
         self.path, self.interval = model.path, model.interval
 
     def forward(self, x: Tensor, t: Tensor) -> ModelOutput:
-        """Evaluate the model given the labels. x (n B, *) consists of n batches of the B labelled
-        points."""
+        """Evaluate the model conditional on the labels. x (n B, *) has n batches of B points."""
         labels = self.labels.to(x.device).repeat(len(x) // len(self.labels))
         conditional = self.model(x, t, labels=labels)
         if self.guidance == 1 or not self.model.uses_labels(t):
@@ -53,19 +55,22 @@ class LabelledModel(nn.Module):
 
 
 def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> Tensor:
-    """Return labels (num,) int64 of ``num`` points.
+    """Return class labels (num,) int64 for ``num`` points.
 
     >>> class_labels([3, 5], 4, num_classes=10)
     tensor([3, 5, 3, 5])
 
     Args:
-        labels: one for all points, several used in turn, or "random", for points of the mixture of
+        labels: one label for all points, several used in turn, or "random" for the mixture of
             p(x | y) over all classes.
         seed: seed of random labels.
+
+    Raises:
+        UserError: for a model without classes, and labels outside 0..num_classes - 1.
     """
     num = check_argument(PositiveInt, "num", num)
     if not num_classes:
-        raise UserError("This model was trained without labels. Leave labels out.")
+        raise UserError("This model was trained without labels. Leave out labels.")
     if isinstance(labels, str):
         choose("labels", labels, (RANDOM,))
         return torch.randint(num_classes, (num,), generator=make_generator("cpu", seed, num))

@@ -1,4 +1,4 @@
-"""Diffusion models of diffusers, on the path of their scheduler."""
+"""Diffusion models of diffusers, on the path of the scheduler."""
 
 import os
 import warnings
@@ -25,11 +25,11 @@ from ebm_app.utils.tensors import expand_like
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")
 SCHEDULERS = ("DDPMScheduler", "DDIMScheduler", "EulerDiscreteScheduler")
 WEIGHTS = "diffusion_pytorch_model"
-#: Folders of networks, the first that exists is read
+#: Subfolders of networks; the first one that exists is read
 UNETS = ("unet_ema", "unet")
-#: abar by which ``EulerDiscreteScheduler`` replaces the 0 of a zero terminal signal-to-noise ratio
+#: Value with which ``EulerDiscreteScheduler`` replaces abar = 0 at zero terminal SNR
 NO_SIGNAL = 2.0**-24
-#: (x, output of the network, a, s) -> noise e in x = a x1 + s e, by prediction type
+#: Prediction type -> function (x, network output, a, s) -> noise e in x = a x1 + s e
 NOISE_OF: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "epsilon": lambda x, out, a, s: out,
     "v_prediction": lambda x, out, a, s: a * out + s * x,
@@ -40,10 +40,10 @@ NOISE_OF: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
 class PipelineModel(nn.Module):
     r"""Noise prediction network of a diffusers pipeline.
 
-    The scheduler's step i has alpha_i^2 = abar_i and v_i = 1 - abar_i. The path runs through these
-    noise levels linearly in l = log(abar / (1 - abar)), from t = 0 at the last step to t = 1 at
-    the first. Between the scheduler's steps the network receives a real-valued step, linear in l.
-    Steps without signal (abar up to ``NO_SIGNAL``) at the end are left out.
+    Step i of the scheduler has alpha_i^2 = abar_i and v_i = 1 - abar_i. The path interpolates
+    these noise levels linearly in l = log(abar / (1 - abar)), from t = 0 at the last step to t = 1
+    at the first step. Between steps, the network gets a real-valued step, linear in l. Final steps
+    without signal (abar up to ``NO_SIGNAL``) are left out.
 
     >>> from diffusers import DDPMScheduler, UNet2DModel
     >>> blocks = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",)}
@@ -53,11 +53,14 @@ class PipelineModel(nn.Module):
     999.0
 
     Args:
-        net: (x (B, C, H, W), step (B,)) -> an object with the prediction in the first C channels
-            of ``sample``. It is used without a copy, in evaluation mode.
-        abar: (N,), the scheduler's ``alphas_cumprod``.
+        net: (x (B, C, H, W), step (B,)) -> object whose ``sample`` has the prediction in the first
+            C channels. It is not copied, and evaluated in evaluation mode.
+        abar: (N,), ``alphas_cumprod`` of the scheduler.
         prediction: a key of ``NOISE_OF``.
         channels: C.
+
+    Raises:
+        UserError: for an unknown prediction, or noise levels that are not increasing.
     """
 
     def __init__(self, net: nn.Module, abar: Tensor, prediction: str, channels: int) -> None:
@@ -69,22 +72,22 @@ class PipelineModel(nn.Module):
         ratios = (abar.log() - torch.log1p(-abar)).flip(0)
         if len(ratios) < 3 or not (ratios.isfinite().all() and (ratios.diff() > 0).all()):
             raise UserError(
-                "The scheduler's noise does not increase from step to step. Use one with betas "
-                "between 0 and 1."
+                "The scheduler's noise does not increase with every step. Use a scheduler with "
+                "betas between 0 and 1."
             )
         self.path = LogSNRPath(ratios[0].item(), ratios[-1].item())
         self.interval = (0.0, 1.0)
         self.times = (ratios - ratios[0]) / (ratios[-1] - ratios[0])
 
     def step(self, t: Tensor) -> Tensor:
-        """Return the scheduler's step, a real number, at t (B,) float64."""
+        """Return the real-valued step (B,) of the scheduler at t (B,) float64."""
         times = self.times.to(t.device)
         right = torch.searchsorted(times, t.contiguous()).clamp(1, len(times) - 1)
         low, high = times[right - 1], times[right]
         return len(times) - right - ((t - low) / (high - low)).clamp(0, 1)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        """Return the noise predicted in x (B, C, H, W) at t (B,) float64: (B, C, H, W)."""
+        """Return the predicted noise in x (B, C, H, W) at t (B,) float64: (B, C, H, W)."""
         step = self.step(t).to(x.dtype)
         with evaluating(self.net):
             out = self.net(x, step).sample[:, : self.channels].to(x.dtype)
@@ -92,15 +95,14 @@ class PipelineModel(nn.Module):
         return self.noise_of(x, out, expand_like(alpha, x), expand_like(sigma, x))
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of this module, not of the caller's network."""
+        """Set the mode of this module, but not of the network."""
         self.training = mode
         return self
 
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Set a network to evaluation while the context is open, and restore the mode of each of its
-    modules."""
+    """Set a network to evaluation mode, and restore the mode of each module afterwards."""
     training = [module for module in net.modules() if module.training]
     try:
         net.eval()
@@ -111,14 +113,14 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 class DiffusionDensity(PathDensity):
-    """Marginals of a ``PipelineModel``: a Stein score and a noise model, without a time score."""
+    """Density of a ``PipelineModel``, with a Stein score and noise, but no time score."""
 
     def __init__(self, model: PipelineModel) -> None:
         super().__init__(model)
         self.times = model.times
 
     def noise(self, x: Tensor, step: int) -> Tensor:
-        """Return the noise predicted in ``x`` (B, *) at the level ``times[step]``: (B, *)."""
+        """Return the predicted noise (B, *) in ``x`` (B, *) at noise level ``times[step]``."""
         return self.model(x, expand_time(self.times[step], x))
 
     def score(self, x: Tensor, t: Time) -> Tensor:
@@ -127,21 +129,21 @@ class DiffusionDensity(PathDensity):
         return -self.model(x, times) / expand_like(self.path.variance(times).sqrt(), x)
 
     def score_cost(self, t: float) -> int:
-        """Return 1, the passes of the network in one call of ``score``."""
+        """Return the number of network passes per call of ``score``."""
         return 1
 
 
 def read_pipeline(source: Any, num_levels: int) -> tuple[DiffusionDensity, EBMConfig]:
-    """Return the density of a pipeline and its configuration.
+    """Return the density and configuration of a pipeline.
 
     Args:
         source: a pipeline, its folder or hub id, or a pair of a ``UNet2DModel`` and a scheduler. A
             predicted variance (2 C output channels) is ignored with a warning.
-        num_levels: grey levels of the images.
+        num_levels: number of grey levels of the images.
 
     Raises:
-        UserError: for another kind of pipeline, network or scheduler, settings without a
-            likelihood, and files that cannot be read.
+        UserError: for an unsupported pipeline, network, scheduler or setting, and files that
+            cannot be read.
     """
     if isinstance(source, str | os.PathLike):
         net, scheduler = _from_folder(find_folder(source))
@@ -171,7 +173,7 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     record = read_json(_scheduler_file(folder))
     kind = record.get("_class_name")
     _check_kind(kind, SCHEDULERS)
-    # the averaged weights of a checkpoint, those of a pipeline, or the flat layout
+    # averaged weights of a checkpoint, weights of a pipeline, or the flat layout
     places = (folder / name for name in UNETS)
     unet = next((place for place in places if (place / CONFIG_FILE).is_file()), folder)
     options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
@@ -179,10 +181,10 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     try:
         scheduler = getattr(diffusers, kind).from_config(record)
         with initial_weights(0):  # leaves the global random state unchanged
-            net, found = diffusers.UNet2DModel.from_pretrained(unet, **options)
+            net, mismatches = diffusers.UNet2DModel.from_pretrained(unet, **options)
     except Exception as error:  # damaged files raise many exception types
         raise UserError(f"Cannot read {folder}: {first_line(error)}") from None
-    if wrong := [key for keys in found.values() for key in keys]:
+    if wrong := [key for keys in mismatches.values() for key in keys]:
         raise UserError(
             f"The weights in {unet} do not match its config.json, for example "
             f"{shorten(wrong[0])}. Save the pipeline again."
@@ -191,11 +193,11 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
 
 
 def _variant(unet: Path) -> str | None:
-    """Return the variant of the weights in a folder, such as fp16, or None."""
+    """Return the variant of the weights in a folder, such as "fp16", or None."""
     files = sorted(file.name for file in unet.glob(f"{WEIGHTS}*.safetensors"))
     if not files:
         raise UserError(
-            f"{unet} has no {WEIGHTS}.safetensors. Other weights are pickled and not read. Load "
+            f"{unet} has no {WEIGHTS}.safetensors, and pickled weights are not supported. Load "
             "them in diffusers and call save_pretrained, which writes safetensors."
         )
     names = [name.removeprefix(WEIGHTS).split(".")[1] for name in files]
@@ -203,15 +205,15 @@ def _variant(unet: Path) -> str | None:
 
 
 def _scheduler_file(folder: Path) -> Path:
-    """Return the configuration of the scheduler, which a checkpoint ``checkpoint-N`` of a training
-    script leaves to the folder of the run."""
+    """Return the configuration file of the scheduler. For a training checkpoint, it is in the
+    folder of the run."""
     above = 2 if folder.name in UNETS else 1 if folder.name.startswith("checkpoint-") else 0
     for base in [folder, *folder.absolute().parents[:above]]:
         for name in ("scheduler/scheduler_config.json", "scheduler_config.json"):
             if (base / name).is_file():
                 return base / name
     raise UserError(
-        f"{folder} has no scheduler_config.json. Give the pair (network, scheduler) to "
+        f"{folder} has no scheduler_config.json. Pass the pair (network, scheduler) to "
         "EBM.from_diffusers."
     )
 
@@ -229,17 +231,17 @@ def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int
             "support real-valued steps. Use a network with positional embeddings."
         )
     if config.class_embed_type or config.num_class_embeds:
-        raise UserError("The network is class-conditional. Use one without class labels.")
+        raise UserError("The network is class-conditional. Use an unconditional network.")
     if config.sample_size is None:
-        raise UserError("The network has no sample_size. Set it to the side of its images.")
+        raise UserError("The network has no sample_size. Set it to the side of the images.")
     if config.out_channels not in (channels, 2 * channels):
         raise UserError(
-            f"The network has {channels} input and {config.out_channels} output channels. Use one "
-            "with equal numbers, or twice as many outputs with a variance."
+            f"Expected a network with {channels} or {2 * channels} output channels for {channels} "
+            f"input channels, got {config.out_channels}."
         )
     if config.out_channels == 2 * channels:
         warnings.warn(
-            "The variance predicted by the network is ignored; likelihoods use the variances of "
+            "The predicted variance of the network is ignored. Likelihoods use the variances of "
             "the scheduler.",
             stacklevel=4,
         )

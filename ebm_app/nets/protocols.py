@@ -1,6 +1,6 @@
-r"""Protocols of densities: one for each quantity of the marginals p_t that a model provides.
+r"""Protocols of densities: one for each quantity that a model may provide of its marginals p_t.
 
-An estimator, a sampler or an annealing method names in its signature the protocol that it needs.
+Estimators, samplers and annealing methods name the protocol that they need in their signature.
 ``require`` raises a UserError for a model that lacks it. All log densities are in nats; ``x``
 has shape (B, *), and ``t`` is one time for all points or a float64 tensor (B,).
 """
@@ -19,14 +19,14 @@ Score = Callable[[Tensor, float], Tensor]
 
 
 class LogDensityEstimate(NamedTuple):
-    """Estimate of log p_t(x), or of its difference between two times, for B points.
+    """Estimate of log p_t(x), or its difference between two times, for B points.
 
     Attributes:
         value: (B,) float64, in nats.
         error: (B,), estimate of the numerical error, in nats; NaN if unknown.
-        components: (B, *), terms per dimension that sum to ``value``, or None.
-        nfe: forward and backward passes of the network per point; a backward pass by the input
-            has about as many operations as a forward pass.
+        components: (B, *), per-dimension terms that sum to ``value``, or None.
+        nfe: forward and backward passes of the network per point. A backward pass with respect to
+            the input costs about as much as a forward pass.
     """
 
     value: Tensor
@@ -45,11 +45,10 @@ class Marginals(Protocol):
 
 @runtime_checkable
 class TimeScore(Marginals, Protocol):
-    """The time score d/dt log p_t(x), in nats per unit of t.
+    """Density with a time score d/dt log p_t(x), in nats per unit of t.
 
     Attributes:
-        passes: passes of the network, see ``LogDensityEstimate.nfe``, in one call of
-            ``time_score``.
+        passes: network passes per call of ``time_score``, see ``LogDensityEstimate.nfe``.
     """
 
     passes: int
@@ -59,7 +58,7 @@ class TimeScore(Marginals, Protocol):
 
     def time_score_terms(self, x: Tensor, t: Time) -> Tensor:
         """Return terms that sum to the time score: (B, *) float64, one per dimension, or (B, 1)
-        where the model has only the sum."""
+        if the model only has the sum."""
 
     def log_ratio(self, x: Tensor, t0: float, t1: float) -> LogDensityEstimate:
         """Return log p_t1(x) - log p_t0(x), the integral of the time score: (B,)."""
@@ -67,49 +66,49 @@ class TimeScore(Marginals, Protocol):
 
 @runtime_checkable
 class SteinScore(Marginals, Protocol):
-    """The Stein score grad_x log p_t(x)."""
+    """Density with a Stein score grad_x log p_t(x)."""
 
     def score(self, x: Tensor, t: Time) -> Tensor:
-        """Return grad_x log p_t(x): (B, *). It can be differentiated where autograd is on."""
+        """Return grad_x log p_t(x): (B, *). It is differentiable if autograd is enabled."""
 
     def score_cost(self, t: float) -> int:
-        """Return the passes of the network, see ``LogDensityEstimate.nfe``, in one call of
-        ``score``."""
+        """Return the number of network passes per call of ``score``, see
+        ``LogDensityEstimate.nfe``."""
 
     def at(self, rows: Tensor) -> Self:
-        """Return the density of the points with these indices (b,) in the batch."""
+        """Return the density for the points with indices ``rows`` (b,) in the batch."""
 
 
 @runtime_checkable
 class LogDensity(SteinScore, Protocol):
-    """The log density, up to a constant where the model is unnormalised, and the Stein score."""
+    """Density with a log density, up to a constant if unnormalised, and a Stein score."""
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
-        """Return log p_t(x): (B,) float64. Values may be infinite or NaN where the network
+        """Return log p_t(x): (B,) float64. Values are infinite or NaN if the network
         overflows."""
 
     def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
         """Return the gradient of ``log_density``: (B, *)."""
 
     def with_nodes(self, num_nodes: int) -> Self:
-        """Return the same density with another number of quadrature nodes, if it uses any."""
+        """Return a copy with another number of quadrature nodes, if it uses any."""
 
 
 @runtime_checkable
 class NoiseModel(SteinScore, Protocol):
-    """A diffusion model with discrete noise levels, whose network predicts the noise.
+    """Diffusion model with discrete noise levels, whose network predicts the noise.
 
     Attributes:
-        times: time of each level from noise to data, (T + 1,) float64.
+        times: times of the noise levels, from noise to data, (T + 1,) float64.
     """
 
     times: Tensor
 
     def noise(self, x: Tensor, step: int) -> Tensor:
-        """Return the noise predicted in ``x`` (B, *) at the level ``times[step]``: (B, *)."""
+        """Return the predicted noise (B, *) in ``x`` (B, *) at noise level ``times[step]``."""
 
 
-#: Protocol or class of densities -> (quantity, models that have it), for error messages
+#: Protocol or class -> (quantity, models that provide it), for error messages
 PROVIDERS: dict[type, tuple[str, str]] = {
     TimeScore: ("a time score", "models trained with this package"),
     SteinScore: ("a Stein score", "models trained with this package and diffusers pipelines"),
@@ -123,7 +122,10 @@ def require(model: Any, protocol: type[P], user: str) -> P:
 
     Args:
         protocol: a key of ``PROVIDERS``.
-        user: what needs it, for the message: "estimator discrete".
+        user: what needs it, for the error message, such as "estimator discrete".
+
+    Raises:
+        UserError: if the model does not implement the protocol.
     """
     if isinstance(model, protocol):
         return model

@@ -1,7 +1,7 @@
 """Networks on a path: time score models and their inputs.
 
-The network receives a time in [0, 1]. It predicts the quantities from which the terms of the time
-score are computed (see ``parametrisation``), and optionally a Stein head.
+The network gets a time in [0, 1]. It predicts the quantities from which the terms of the time
+score are computed (see ``parametrisation``) and, optionally, a Stein head.
 """
 
 import math
@@ -22,10 +22,10 @@ class ModelOutput(NamedTuple):
 
     Attributes:
         components: terms of the time score, in nats per unit of t: (B, *) per dimension, or (B, 1)
-            for a network that gives only their sum.
+            if the network only predicts their sum.
         score: Stein score (B, *), or None without a Stein head.
-        variance: posterior variance (B, *) of the target of the Stein head, or None where it is
-            not predicted.
+        variance: posterior variance (B, *) of the target of the Stein head, or None if it is not
+            predicted.
     """
 
     components: Tensor
@@ -33,14 +33,13 @@ class ModelOutput(NamedTuple):
     variance: Tensor | None = None
 
 
-#: (path, interval of the model, t (B,) in that interval) -> time input (B,) of the network, in
-#: [0, 1]
+#: (path, interval of the model, t (B,)) -> time input (B,) of the network, in [0, 1]
 TimeInput = Callable[[GaussianPath, tuple[float, float], Tensor], Tensor]
 
 
 def arc_length_fraction(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
     """Return (tau(t) - tau(t0)) / (tau(t1) - tau(t0)), where tau is the arc length of the path."""
-    # filled on the device of t: torch.tensor would wait for a GPU
+    # on the device of t, because torch.tensor would wait for a GPU
     start, end = (path.arc_length(torch.full_like(t[:1], time)) for time in interval)
     return (path.arc_length(t) - start) / (end - start)
 
@@ -52,16 +51,19 @@ TIME_INPUTS: dict[str, TimeInput] = {
 
 
 class PathNetwork(nn.Module):
-    """A network whose input is a point and a time of a path.
+    """Network whose inputs are a point and a time of a path.
 
     Args:
         net: (x (B, *), time (B,)) -> tensor.
-        path: the path.
+        path: path.
         eps: margin of the interval of times, as in ``GaussianPath.interval``.
         time_input: a key of ``TIME_INPUTS``.
         input_frequencies: see ``features``; n frequencies multiply the input channels by 1 + 2 n.
-        condition_dim: number of extra input channels, one constant plane per entry of a condition
-            (see ``augmentation``).
+        condition_dim: number of additional input channels, one constant plane per number of a
+            condition (see ``augmentation``).
+
+    Raises:
+        UserError: for an unknown time_input.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class PathNetwork(nn.Module):
         self.interval = path.interval(eps)
 
     def outputs(self, x: Tensor, t: Tensor, condition: Tensor | None, *labels: Tensor) -> Tensor:
-        """Return the raw output of the network at x (B, *), t (B,) float64."""
+        """Return the raw output of the network at x (B, *) and t (B,) float64."""
         time = self.time_input(self.path, self.interval, t).to(x.dtype)
         return self.net(self.features(x, t, condition), time, *labels)
 
@@ -93,37 +95,40 @@ class PathNetwork(nn.Module):
         frequency f, and with the planes of the condition.
 
         These Fourier features resolve the bins of quantised data (Kingma et al. 2021,
-        arXiv:2107.00630, appendix C). The gain g = exp(-2 pi^2 f^2 v_t) is the mean of a feature
-        of amplitude 1 under noise of variance v_t. Without it, a likelihood, which evaluates clean
-        points at early times, would give the network features that noisy training points never
-        have.
+        arXiv:2107.00630, appendix C). The gain g = exp(-2 pi^2 f^2 v_t) is the expected amplitude
+        of a feature under noise of variance v_t. Without it, clean points at early times, as in a
+        likelihood, would have features that no noisy training point has.
         """
-        parts = [x]
+        channels = [x]
         for frequency in self.input_frequencies:
             gain = torch.exp(-2 * (math.pi * frequency) ** 2 * self.path.variance(t))
             angle = 2 * math.pi * frequency * x
-            parts += [expand_like(gain, x) * feature for feature in (angle.sin(), angle.cos())]
+            channels += [expand_like(gain, x) * feature for feature in (angle.sin(), angle.cos())]
         if self.condition_dim:
             if condition is None:
                 condition = x.new_zeros(len(x), self.condition_dim)
             planes = condition.to(x.dtype).reshape(*condition.shape, *(1,) * (x.ndim - 2))
-            parts.append(planes.expand(-1, -1, *x.shape[2:]))
-        return torch.cat(parts, dim=1)
+            channels.append(planes.expand(-1, -1, *x.shape[2:]))
+        return torch.cat(channels, dim=1)
 
 
 class TimeScoreModel(PathNetwork):
-    """Time score and, optionally, Stein score of the marginals p_t of a path.
+    """Model of the time score and, optionally, the Stein score of the marginals p_t of a path.
 
     Args:
-        net: (x (B, *), time (B,)) -> tensor whose first channels are the terms of the time score.
-            A net with a single output predicts the time score itself.
-        path: the path.
+        net: (x (B, *), time (B,)) -> tensor whose first channels predict the terms of the time
+            score, or, with a single output, the time score itself.
+        path: path.
         eps: margin of the interval of times, as in ``GaussianPath.interval``.
         prediction: a key of ``PREDICTIONS``.
-        stein_channels: number of the last channels (dimension 1) of the output that are the Stein
-            head h, with score = a_t x + b_t h; 0 for no head.
-        num_levels: grey levels of the data, for the prediction "levels".
-        inputs: time_input, input_frequencies, condition_dim of ``PathNetwork``.
+        stein_channels: number of last output channels (dimension 1) that are the Stein head h,
+            with score = a_t x + b_t h; 0 for no head.
+        num_levels: number of grey levels of the data, for the prediction "levels".
+        inputs: time_input, input_frequencies and condition_dim of ``PathNetwork``.
+
+    Raises:
+        UserError: for an unknown prediction or time_input, or a prediction that does not support
+            the path or needs a Stein head.
     """
 
     def __init__(
@@ -143,7 +148,7 @@ class TimeScoreModel(PathNetwork):
 
     @property
     def predicts_variance(self) -> bool:
-        """Whether the output has the posterior variance of the target of the Stein head."""
+        """Whether the output includes the posterior variance of the target of the Stein head."""
         return self.prediction.needs_head
 
     def forward(
@@ -161,7 +166,7 @@ class TimeScoreModel(PathNetwork):
             labels: class labels (B,) int64, for a class-conditional net.
         """
         out = self.outputs(x, t, condition, *(() if labels is None else (labels,)))
-        # the scales reach 1e5, out of the range of half precision
+        # scales reach 1e5, which overflows half precision
         out = out if out.dtype == torch.float64 else out.float()
         raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
         components, variance, head = self.prediction.components(

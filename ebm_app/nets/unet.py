@@ -1,4 +1,4 @@
-"""U-Net (x, t) -> image, based on UNet2DModel of diffusers."""
+"""U-Net (x, t) -> image, based on diffusers' UNet2DModel."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,10 @@ from ebm_app.utils.errors import UserError
 
 
 class UNet(nn.Module):
-    """UNet2DModel for times in [0, 1], with checked sizes and second derivatives.
+    """UNet2DModel for times in [0, 1], with validated sizes and second derivatives.
 
-    Attention uses fused kernels, except for inputs that require a gradient, because the fused
-    kernels have no second derivative. The last convolution is initialised to zero, so training
-    starts from the zero function.
+    Attention uses fused kernels, except for inputs that require a gradient, because fused kernels
+    have no second derivatives. The last convolution is initialised to zero.
 
     Args:
         image_shape: (C, H, W).
@@ -63,7 +62,7 @@ class UNet(nn.Module):
             attention_head_dim=config.block_out_channels[-1] // config.num_heads,
             norm_num_groups=config.norm_num_groups,
             dropout=config.dropout,
-            # the last embedding stands for no label
+            # the last embedding represents no label
             num_class_embeds=num_classes + 1 if num_classes else None,
         )
         nn.init.zeros_(self.unet.conv_out.weight)
@@ -71,7 +70,7 @@ class UNet(nn.Module):
 
     @property
     def last_layer(self) -> nn.Conv2d:
-        """Last convolution, whose output is that of the network."""
+        """Last convolution of the network."""
         return self.unet.conv_out
 
     def uses_labels(self, t: Tensor) -> bool:
@@ -82,8 +81,8 @@ class UNet(nn.Module):
         """Evaluate the network.
 
         Args:
-            x: (B, C, H, W). t: (B,) floating point in [0, 1].
-            labels: (B,) int64, with -1 for an image without a label; None if no image has one.
+            x: (B, C, H, W). t: (B,) floating-point times in [0, 1].
+            labels: (B,) int64, with -1 for images without a label; None if no image has a label.
 
         Returns:
             (B, out_channels, H, W).
@@ -97,18 +96,18 @@ class UNet(nn.Module):
             return self.unet(x, t * self.config.t_scale, class_labels=embedded).sample
 
 
-#: Networks by name, with the constructor arguments and methods of ``UNet``.
+#: Networks by name, with the constructor arguments and methods of ``UNet``
 NETS: dict[str, type[nn.Module]] = {"unet": UNet}
 
 
 def check_config(config: UNetConfig, height: int, width: int) -> None:
-    """Raise a UserError if the sizes of ``config`` do not fit each other or the image."""
+    """Raise a UserError if the sizes in ``config`` do not match each other or the image."""
     resolutions = len(config.block_out_channels)
     factor = 2 ** (resolutions - 1)
     if height % factor or width % factor:
         raise UserError(
             f"Images of {height}x{width} cannot be halved {resolutions - 1} times. Use at most "
-            f"{max_resolutions(height, width)} entries of block_out_channels, or resize them."
+            f"{max_resolutions(height, width)} entries of block_out_channels, or resize images."
         )
     for channels in config.block_out_channels:
         if channels % config.norm_num_groups:
@@ -123,11 +122,11 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
         if rest or any(channels % head_dim for channels in attended):
             raise UserError(
                 f"num_heads {config.num_heads} must divide the last of {config.block_out_channels}"
-                " channels, and the quotient those of each resolution with attention."
+                " channels, and the quotient must divide those of resolutions with attention."
             )
 
 
 def max_resolutions(height: int, width: int) -> int:
-    """Return the max number of resolutions of an image: 1 + how often it can be halved."""
+    """Return the max number of resolutions: 1 + how often an image can be halved."""
     common = math.gcd(height, width)
     return 1 + (common & -common).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Spaces of the path, by the name that ``--space`` takes."""
+"""Spaces of the path, by the names of ``--space``."""
 
 from collections.abc import Sequence
 
@@ -18,6 +18,10 @@ SPACES: dict[str, type[Space]] = {
 
 
 def build_space(name: str, image_shape: Sequence[int], num_levels: int) -> Space:
-    """Build a space by its name in ``SPACES``, unfitted and without gradients."""
+    """Build a space by its name in ``SPACES``, unfitted and without gradients.
+
+    Raises:
+        UserError: for an unknown name, or images that are too large for the space.
+    """
     settings = {"image_shape": image_shape, "num_levels": num_levels}
     return make(SPACES, Space, "space", name, settings).requires_grad_(False)

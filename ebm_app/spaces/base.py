@@ -1,4 +1,4 @@
-"""Base class of spaces: bijections from images in [0, 1] to the points of a path."""
+"""Base class of spaces: bijections from images in [0, 1] to points of a path."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-#: Images per batch of a fit, which bounds its memory to that of a few copies of the images
+#: Images per batch of a fit, to bound its memory
 FIT_BATCH = 1000
 
 
@@ -15,10 +15,10 @@ class Space(nn.Module, ABC):
 
     Args:
         image_shape: (C, H, W).
-        num_levels: levels of the images.
+        num_levels: number of grey levels of the images.
 
     Attributes:
-        scale: du/dx if it is one constant for all pixels, else None.
+        scale: du/dx if it is the same constant for all pixels, otherwise None.
     """
 
     scale: float | None = None
@@ -28,9 +28,9 @@ class Space(nn.Module, ABC):
 
     @abstractmethod
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return u and log |det du/dx| in nats, (B,) float64.
+        """Return u, and log |det du/dx| in nats, (B,) float64.
 
-        The densities satisfy log p(x) = log p(u) + log |det du/dx|.
+        Densities satisfy log p(x) = log p(u) + log |det du/dx|.
         """
 
     @abstractmethod
@@ -45,13 +45,13 @@ class Space(nn.Module, ABC):
         """Estimate the closed-form parameters from dequantised images.
 
         Args:
-            x: (N, C, H, W), N / repeats images in order, repeated with other dequantisation noise.
-            repeats: draws of each image. They count as one image in smoothing and shrinkage.
+            x: (N, C, H, W): N / repeats images, tiled ``repeats`` times with different noise.
+            repeats: draws per image, which count as one image in smoothing and shrinkage.
         """
 
 
 class Composed(Space):
-    """Composition of bijections; the first one maps the image."""
+    """Composition of bijections; the first is applied to the image."""
 
     def __init__(self, *parts: Space) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bijections that map each pixel by itself: affine maps, logits and standardisation."""
+"""Elementwise bijections: affine maps, logits and standardisation."""
 
 import math
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ class PixelSpace(Space):
 
 
 class DisplaySpace(PixelSpace):
-    """Display values in [-1, 1], the convention of diffusers' pipelines.
+    """Display values in [-1, 1], as in diffusers.
 
-    u = s (x - 1/2) with s = 2 L / (L - 1), so that the centre of the cell of level k is
+    u = s (x - 1/2) with s = 2 L / (L - 1). The centre of the cell of level k is
     u = 2 k / (L - 1) - 1.
     """
 
@@ -38,7 +38,7 @@ class DisplaySpace(PixelSpace):
 
 
 class Logit(Space):
-    r"""u = log p / (1 - p) with p = m + (1 - 2 m) x, and du/dx = (1 - 2 m) / (p (1 - p)).
+    r"""Logit u = log(p / (1 - p)) with p = m + (1 - 2 m) x and du/dx = (1 - 2 m) / (p (1 - p)).
 
     Source: Dinh et al. 2017, arXiv:1605.08803, section 4.1.
 
@@ -51,7 +51,7 @@ class Logit(Space):
         self.margin = margin
 
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        # log p and log (1 - p), both without cancellation
+        # log p and log(1 - p) without cancellation
         share = (1 - 2 * self.margin) * x.double()
         low, high = (self.margin + share).log(), ((1 - self.margin) - share).log()
         log_slope = math.log1p(-2 * self.margin) - low - high
@@ -63,11 +63,10 @@ class Logit(Space):
 
 
 class Standardise(Space):
-    r"""u_i = (x_i - m_i) / s_i, and log |det du/dx| = -sum_i log s_i, in float64.
+    r"""Standardisation u_i = (x_i - m_i) / s_i with log |det du/dx| = -sum_i log s_i, in float64.
 
     m_i is the mean of pixel i over the data. s_i^2 is its variance, shrunk towards the mean
-    variance of all pixels with the weight of one image, so that a pixel that is constant in a few
-    images does not get s_i near 0.
+    variance of all pixels with the weight of one image, to keep s_i away from 0 for few images.
 
     Args:
         image_shape: (C, H, W).
@@ -87,11 +86,15 @@ class Standardise(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Estimate m and s from x (N, C, H, W)."""
+        """Estimate m and s from x (N, C, H, W).
+
+        Raises:
+            UserError: if a pixel is constant.
+        """
         x = x.double()
-        # compared, because the variance of equal values can round to more than 0
+        # not by the variance, which may round to more than 0 for equal values
         if len(x) < 2 or (x == x[0]).all(0).any():
-            raise UserError("Standardisation needs at least 2 images and pixels that change.")
+            raise UserError("Standardisation needs at least 2 images and no constant pixels.")
         self.mean.copy_(x.mean(0))
         share, variance = 1 / (1 + len(x) // repeats), x.var(0)
         self.std.copy_(((1 - share) * variance + share * variance.mean()).sqrt())

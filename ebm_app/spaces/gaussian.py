@@ -1,5 +1,5 @@
-"""Flows in closed form, whitened by the covariance of the data: the Gaussian flow of logits, and
-the Gaussian copula of pixels with standard normal marginals."""
+"""Flows in closed form, whitened by the covariance of the data: a Gaussian on logits, and a
+Gaussian copula on pixels."""
 
 import math
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from ebm_app.spaces.elementwise import Logit
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
-#: Max pixels times channels: the covariance has the square of this many elements
+#: Max values of an image; the covariance has the square of this number of elements
 MAX_DIM = 2**15
 
 
 class Whitening(Space):
-    r"""u = S^{-1/2} (x - m), where m is the mean of the data and S their shrunk covariance,
+    r"""Whitening u = S^{-1/2} (x - m), with the mean m and the shrunk covariance S of the data,
 
         S = (1 - s) C + s tr(C) / D I,
 
     so that u has mean 0 and covariance near I, in float64. C is the empirical covariance, which is
-    singular for few images. The shrinkage s of Ledoit and Wolf minimises the expected distance of
-    S to the true covariance. The symmetric root (zero-phase whitening) changes x least: u still
-    looks like an image.
+    singular for few images. The shrinkage s of Ledoit and Wolf minimises the expected distance
+    from S to the true covariance. The symmetric root (ZCA whitening) is closest to the identity,
+    so u still looks like an image.
 
     Args:
         image_shape: (C, H, W).
@@ -38,7 +38,7 @@ class Whitening(Space):
         dim = math.prod(image_shape)
         if dim > MAX_DIM:
             raise UserError(
-                f"Expected images of at most {MAX_DIM} values for whitening, got {dim}. Choose "
+                f"Expected images of at most {MAX_DIM} values for whitening, got {dim}. Use "
                 "another space."
             )
         self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
@@ -56,16 +56,19 @@ class Whitening(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        r"""Estimate m and S from x (N, C, H, W). Of the K = N / repeats images,
+        r"""Estimate m and S from x (N, C, H, W). For K = N / repeats images, the shrinkage is
 
             s = (mean_n |x_n - m|^4 - |C|^2) / (K (|C|^2 - tr(C)^2 / D)),
 
-        between 0 and 1, with the Frobenius norm of C.
+        clamped to [0, 1], with the Frobenius norm of C.
+
+        Raises:
+            UserError: if a pixel is constant.
         """
         num_images = len(x) // repeats
         rows = x.flatten(1)
         if num_images < 2 or (rows == rows[0]).all(0).any():
-            raise UserError("Whitening needs at least 2 images and pixels that change.")
+            raise UserError("Whitening needs at least 2 images and no constant pixels.")
         batches = rows.split(FIT_BATCH)
         mean = sum(batch.double().sum(0) for batch in batches) / len(rows)
         covariance, fourth = torch.zeros_like(self.root), 0.0
@@ -85,24 +88,24 @@ class Whitening(Space):
 
 
 class GaussianSpace(Composed):
-    """Logit, then whitening with the full covariance (paper, section 6.4)."""
+    """Gaussian flow: logit, then whitening with the full covariance (paper, section 6.4)."""
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         super().__init__(Logit(), Whitening(image_shape))
 
 
 class Marginals(Space):
-    r"""u_i = Phi^{-1}(F_i(x_i)), where F_i is the distribution function of a histogram of pixel i,
+    r"""Normalised marginals u_i = Phi^{-1}(F_i(x_i)), with the histogram CDF F_i of pixel i,
 
         log du_i/dx_i = log F_i'(x_i) - log phi(u_i).
 
     F_i is linear on the cell of each level, with exponential tails below 0 and above 1, so that
-    every real u has a finite x. Each cell and tail counts half an image more than it holds
-    (Krichevsky and Trofimov 1981), so that none is empty. F is summed from both ends, in float64,
-    so that neither tail of u loses digits.
+    every real u has a finite x. Half an image is added to the count of each cell and tail, so that
+    none is empty (Krichevsky and Trofimov 1981). F is summed from both ends, in float64, so that
+    both tails of u are precise.
 
     Args:
-        image_shape: (C, H, W). num_levels: L.
+        image_shape: (C, H, W). num_levels: number of grey levels.
     """
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
@@ -114,14 +117,14 @@ class Marginals(Space):
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         position = x.flatten(1).T.double() * self.num_levels
         last, cell = self.num_levels + 1, self._cells(position / self.num_levels)
-        # shares of the cell's mass to the left and to the right of x
+        # shares of the cell's mass left and right of x
         before, beyond = position.clamp_max(0), (self.num_levels - position).clamp_max(0)
-        share = torch.where(cell == 0, before.exp(), position + 1 - cell)
-        rest = torch.where(cell == last, beyond.exp(), 1 - share)
-        share = torch.where(cell == last, 1 - rest, share)
+        left = torch.where(cell == 0, before.exp(), position + 1 - cell)
+        right = torch.where(cell == last, beyond.exp(), 1 - left)
+        left = torch.where(cell == last, 1 - right, left)
         mass, (up, down) = self.mass.gather(1, cell), self._sums()
-        below = up.gather(1, cell) + share * mass
-        above = down.gather(1, last - cell) + rest * mass
+        below = up.gather(1, cell) + left * mass
+        above = down.gather(1, last - cell) + right * mass
         u = torch.where(below < 0.5, ndtri(below), -ndtri(above))
         log_slope = (self.num_levels * mass).log() + before + beyond
         log_abs_det = sum_except_batch((log_slope - standard_normal_log_density(u)).T)
@@ -138,7 +141,7 @@ class Marginals(Space):
         left = (below - up.gather(1, cell)) / mass
         right = (above - down.gather(1, last - cell)) / mass
         position = cell - 1 + torch.where(rows < 0, left, 1 - right)
-        # log 1 outside the tails keeps gradients finite
+        # log(1) outside the tails keeps gradients finite
         one = torch.ones_like(left)
         position = torch.where(cell == 0, torch.where(cell == 0, left, one).log(), position)
         tail = self.num_levels - torch.where(cell == last, right, one).log()
@@ -147,7 +150,7 @@ class Marginals(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Count the levels of x (N, C, H, W); the repeated draws of an image count as one."""
+        """Count the levels of x (N, C, H, W); repeated draws of an image count as one."""
         counts, one = torch.full_like(self.mass, 0.5), torch.ones((), dtype=torch.float64)
         for batch in x.flatten(1).split(FIT_BATCH):
             cell = self._cells(batch.T.double())
@@ -155,12 +158,11 @@ class Marginals(Space):
         self.mass.copy_(counts / counts.sum(1, keepdim=True))
 
     def _cells(self, rows: Tensor) -> Tensor:
-        """Return the cell index of each value; the first and the last cell are the tails."""
+        """Return the cell index of each value; the first and last cells are the tails."""
         return ((rows * self.num_levels).floor() + 1).long().clamp(0, self.num_levels + 1)
 
     def _sums(self) -> tuple[Tensor, Tensor]:
-        """Return the mass to the left of each cell, and that to its right summed from the right:
-        (D, L + 3) each."""
+        """Return cumulative masses from the left and from the right, (D, L + 3) each."""
         zero = torch.zeros_like(self.mass[:, :1])
         up = torch.cat([zero, self.mass.cumsum(1)], 1)
         down = torch.cat([zero, self.mass.flip(1).cumsum(1)], 1)
@@ -168,12 +170,12 @@ class Marginals(Space):
 
 
 def _lower_tail(u: Tensor) -> Tensor:
-    """Phi(u) by erfc: ``torch.special.ndtr`` rounds a far lower tail to zero."""
+    """Return Phi(u) by erfc, because ``torch.special.ndtr`` rounds the far lower tail to 0."""
     return torch.erfc(-u / math.sqrt(2)) / 2
 
 
 class CopulaSpace(Composed):
-    """Standard normal marginals, then whitening with the full correlation (paper, appendix F.5).
+    """Gaussian copula: normalised marginals, then whitening (paper, appendix F.5).
 
     Source: Rhodes et al. 2020, arXiv:2006.12204.
     """

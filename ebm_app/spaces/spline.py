@@ -1,4 +1,4 @@
-"""Spline flow: couplings of rational-quadratic splines, trained by maximum likelihood."""
+"""Spline flow: rational-quadratic spline couplings, trained by maximum likelihood."""
 
 import math
 from collections.abc import Sequence
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 
 #: Splines are the identity outside [-BOUND, BOUND]
 BOUND = 5.0
-#: Couplings, channels and residual blocks of their networks, and bins of their splines
+#: Numbers of couplings, of channels and residual blocks of their networks, and of spline bins
 LAYERS, HIDDEN, BLOCKS, BINS = 8, 32, 2, 8
 #: Max values of an image, limited by the memory of the couplings
 MAX_DIM = 2**21
 
 
 class Conditioner(nn.Module):
-    """Convolutional network (B, C, H, W) -> (B, C_out, H, W) that only reads the pixels in a mask.
+    """Convolutional network (B, C, H, W) -> (B, C_out, H, W) that only sees masked pixels.
 
-    3x3 convolutions with residual blocks. The mask and two coordinates are further input channels,
-    so that the output can depend on the position. The last convolution starts at zero.
+    It has residual blocks of 3x3 convolutions without normalisation, so that an image does not
+    depend on its batch. The mask and two coordinates are additional input channels, so that the
+    output can depend on the position. The last convolution is initialised to zero.
 
     Args:
-        mask: (C, H, W) bool. out_channels: C_out. hidden: channels of the blocks.
+        mask: (C, H, W) bool, true for visible pixels. out_channels: C_out. hidden: channels.
 
-    Sources: He et al. 2016, arXiv:1603.05027, for the blocks, without normalisation so that an
-    image does not depend on its batch; Liu et al. 2018, arXiv:1807.03247, for the coordinates.
+    Sources: He et al. 2016, arXiv:1603.05027, for the blocks; Liu et al. 2018, arXiv:1807.03247,
+    for the coordinates.
     """
 
     def __init__(self, mask: Tensor, out_channels: int, hidden: int) -> None:
@@ -57,7 +58,7 @@ class Conditioner(nn.Module):
         nn.init.zeros_(self.last.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x (B, C, H, W), of any floating dtype, to (B, C_out, H, W)."""
+        """Map x (B, C, H, W) of any floating-point dtype to (B, C_out, H, W)."""
         masked = torch.where(self.mask, x, 0).to(self.position.dtype)
         h = self.first(torch.cat([masked, self.position.expand(len(x), -1, -1, -1)], 1))
         for block in self.blocks:
@@ -70,18 +71,18 @@ def _convolution(channels_in: int, channels_out: int) -> nn.Conv2d:
 
 
 class Coupling(Space):
-    r"""Map half of the pixels by splines whose parameters are a function of the other half:
+    r"""Coupling that maps half of the pixels by splines conditional on the other half:
 
         u_i = x_i (i kept),   u_i = s(x_i; theta_i(x kept)) (i transformed),
         log |det du/dx| = sum_{i transformed} log s'(x_i; theta_i).
 
-    The halves are the two colours of a checkerboard over channels, rows and columns. s is a
-    monotone rational-quadratic spline in float64, initialised as the identity.
+    The halves are the colours of a checkerboard over channels, rows and columns. s is a monotone
+    rational-quadratic spline in float64, initialised to the identity.
 
     Args:
         image_shape: (C, H, W).
-        parity: c + h + w modulo 2 of the pixels that are kept.
-        hidden: channels of the conditioner. bins: bins of a spline, at least 2.
+        parity: c + h + w modulo 2 of the kept pixels.
+        hidden: channels of the conditioner. bins: bins per spline, at least 2.
 
     Sources: Durkan et al. 2019, arXiv:1906.04032; Dinh et al. 2017, arXiv:1605.08803, section 3.4,
     for the checkerboard.
@@ -92,7 +93,7 @@ class Coupling(Space):
         self.sizes = [bins, bins, bins - 1]
         indices = torch.cartesian_prod(*(torch.arange(size) for size in image_shape))
         is_kept = indices.sum(1) % 2 == parity
-        # sorted, because a selection by value fails on the device "meta"
+        # argsort, because selection by value fails on the meta device
         moved = is_kept.int().argsort(stable=True)[: (len(is_kept) + parity) // 2]
         # not in the state_dict: derived from the arguments
         self.register_buffer("transformed", moved, persistent=False)
@@ -125,7 +126,7 @@ class Coupling(Space):
 
 
 class SplineSpace(Composed):
-    """Logit, standardisation, then ``LAYERS`` couplings that keep the two halves in turn."""
+    """Spline flow: logit, standardisation, and ``LAYERS`` couplings of alternating parity."""
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         dim = math.prod(image_shape)
@@ -142,6 +143,6 @@ class SplineSpace(Composed):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Estimate the standardisation from x (N, C, H, W); training fits the couplings."""
+        """Estimate the standardisation from x (N, C, H, W). The couplings must be trained."""
         logit, standardise, *_ = self.parts
         standardise.fit(logit.encode(x), repeats)

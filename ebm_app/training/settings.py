@@ -225,8 +225,8 @@ def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
     own = EBMConfig.space if flow is None else flow.config.space
     if name != own:
         raise UserError(
-            f"--space {name} does not match the space {own} of this run. Pass the folder of a "
-            f"{name} flow as --flow."
+            f"--space {name} does not match the space {own} of this run. Pass a {name} flow from "
+            "train/flow.py as --flow."
         )
     if flow is None:
         return build_space(name, data.image_shape, data.num_levels)

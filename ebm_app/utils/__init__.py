@@ -1,4 +1,4 @@
-"""Utilities of all layers, and the names of the files of a run."""
+"""Utilities of all layers, and file names of a run."""
 
 METRICS_FILE, RUN_FILE, PREVIEWS = "metrics.jsonl", "run.json", "previews"
 SELF_TEST_FILE = "selftest.json"

@@ -1,7 +1,7 @@
-"""Exceptions for mistakes of the user, and their messages.
+"""Exceptions for user errors, and their messages.
 
-A script prints the message on stderr and exits with code 2. Any other exception is a bug and ends
-in a traceback.
+Scripts print the message on stderr and exit with code 2. Any other exception is a bug and is
+printed with a traceback.
 """
 
 import signal
@@ -11,29 +11,29 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-#: Max characters of a user's value in an error message
+#: Max characters of a value in an error message
 MAX_SHOWN = 60
 #: Max invalid fields in an error message
 MAX_ERRORS = 3
 
 
 class UserError(ValueError):
-    """A mistake of the user. The message is one line that says what is wrong and what to do."""
+    """Error that the user can fix. The one-line message says what is wrong and what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.splitlines()))
 
 
 class NumericalError(UserError, RuntimeError):
-    """A computation that does not converge, or whose result is not finite."""
+    """Computation that did not converge, or whose result is not finite."""
 
 
 class Interrupted(Exception):
-    """A signal that stops a run on all of its processes.
+    """Signal that stops a run on all its processes.
 
     Attributes:
-        signum: number of the signal.
-        saved: folder of the checkpoint that the run saved.
+        signum: signal number.
+        saved: folder of the checkpoint saved by the run.
     """
 
     saved: Path | None = None
@@ -43,12 +43,12 @@ class Interrupted(Exception):
         self.signum = signum
 
 
-#: Optional packages -> the extra that installs them
+#: Optional package -> extra that installs it
 EXTRAS = {"datasets": "data", "gradio": "ui", "matplotlib": "plots", "zuko": "spline"}
 
 
 def user_message(error: Exception) -> str | None:
-    """Return one sentence that says how to fix an exception, or None for a bug."""
+    """Return the user's message for an exception, or None for a bug."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
@@ -58,7 +58,7 @@ def user_message(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno is not None:
         place = "a file" if error.filename is None else " ".join(str(error.filename).splitlines())
         return f"Cannot access {place}: {error.strerror}."
-    # memory errors of numpy, of torch on a GPU, of torch on the CPU, and of its import
+    # memory errors of numpy, torch on a GPU, torch on the CPU, and importing torch
     names = {kind.__name__ for kind in type(error).__mro__}
     texts = ("allocate memory", "failed to map segment")
     if names & {"MemoryError", "OutOfMemoryError"} or any(text in str(error) for text in texts):
@@ -67,7 +67,7 @@ def user_message(error: Exception) -> str | None:
 
 
 def describe_errors(error: UserError | ValidationError) -> str:
-    """Describe an error in one line; of a ``ValidationError``, the first invalid fields."""
+    """Describe an error in one line; for a ``ValidationError``, the first invalid fields."""
     if isinstance(error, UserError):
         return str(error)
     details = error.errors(include_url=False, include_context=False)

@@ -1,8 +1,8 @@
-"""Settings as frozen pydantic dataclasses: the types of the fields hold the valid ranges.
+"""Settings as frozen pydantic dataclasses, whose field types define the valid ranges.
 
-JSON files, command lines and Python calls are checked against the same types. Constructing a
-settings class with invalid values raises ``pydantic.ValidationError``; the functions of this
-package turn it into a ``UserError`` of one sentence.
+JSON files, command lines and Python calls are validated against the same types. Constructing a
+settings class with invalid values raises ``pydantic.ValidationError``, which the functions of this
+package convert to a one-line ``UserError``.
 """
 
 import dataclasses
@@ -25,18 +25,18 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Array(Protocol):
-    """Numbers and arrays of numpy and torch, which are not imported here to keep --help fast."""
+    """Number or array of numpy or torch, which are not imported, to keep --help fast."""
 
     def tolist(self) -> Any:
-        """Return the values as Python numbers, in nested lists."""
+        """Return the values as a Python number or nested lists."""
 
 
 def to_python(value: Any) -> Any:
-    """Convert numbers and arrays of numpy and torch to Python's; return anything else as it is."""
+    """Convert numbers and arrays of numpy and torch to Python; return other values unchanged."""
     return value.tolist() if isinstance(value, Array) else value
 
 
-#: Refuse unknown keys, type conversions and NaN
+#: Refuses unknown keys, type conversions, and values that are not finite
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 ARGUMENT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 #: Max integer
@@ -60,7 +60,7 @@ Probes = Annotated[Int, Ge(0), Le(1000)]
 Refinements = Annotated[Int, Ge(0), Le(20)]
 #: Steps of a solver, or temperatures
 Steps = Annotated[Int, Ge(1), Le(100_000)]
-#: Nodes of a quadrature rule; its error estimate needs at least 3
+#: Nodes of a quadrature rule; the error estimate needs at least 3
 Nodes = Annotated[Int, Ge(3), Le(1024)]
 Number = Annotated[Float, Ge(-1e30), Le(1e30)]
 Positive = Annotated[Float, Gt(0), Le(1e30)]
@@ -75,24 +75,24 @@ Fraction = Annotated[Float, Gt(0), Lt(1)]
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def configuration(kind: type | None = None, **options: Any) -> Any:
-    """Decorate a class as a frozen pydantic dataclass, with ``options`` of ``dataclass``."""
+    """Decorate a class as a frozen pydantic dataclass; ``options`` are passed to ``dataclass``."""
     if kind is None:
         return partial(configuration, **options)
     return dataclass(kind, frozen=True, config=STRICT, **options)
 
 
 def setting(text: str, default: Any) -> Any:
-    """Dataclass field with a help text, which makes it a flag."""
+    """Return a dataclass field with a help text, which makes it a flag."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 
 def advanced(text: str, default: Any) -> Any:
-    """Field that only ``--help_advanced`` shows; otherwise as ``setting``."""
+    """Return a field as ``setting``, shown by ``--help_advanced`` only."""
     return dataclasses.field(default=default, metadata={"help": text, "advanced": True})
 
 
 def renamed(**old_names: str) -> Any:
-    """Return the type of a string setting whose old values are replaced by the new ones.
+    """Return the type of a string setting that replaces old values by new ones.
 
     >>> check_argument(renamed(clock="arc_length"), "schedule", "clock")
     'arc_length'
@@ -102,7 +102,7 @@ def renamed(**old_names: str) -> Any:
 
 @contextmanager
 def user_errors(where: str = "") -> Iterator[None]:
-    """Turn a ``ValidationError`` into a ``UserError`` whose message starts with ``where``."""
+    """Convert a ``ValidationError`` to a ``UserError`` whose message starts with ``where``."""
     try:
         yield
     except (ValidationError, UserError) as error:
@@ -111,7 +111,10 @@ def user_errors(where: str = "") -> Iterator[None]:
 
 
 def check_argument(kind: Any, name: str, value: Any) -> Any:
-    """Return an argument as the type ``kind``.
+    """Validate an argument and return it as type ``kind``.
+
+    Raises:
+        UserError: for a value of the wrong type or out of range.
 
     >>> import numpy as np
     >>> check_argument(Seed, "seed", np.int64(3))
@@ -122,13 +125,13 @@ def check_argument(kind: Any, name: str, value: Any) -> Any:
 
 
 def from_strings(kind: type[T], texts: Mapping[str, str]) -> T:
-    """Build a settings class from strings by field name."""
+    """Build a settings class from field name -> string."""
     with user_errors(kind.__name__):
         return TypeAdapter(kind).validate_python(dict(texts), strict=False)
 
 
 def from_dict(kind: type[T], data: Any, where: str) -> T:
-    """Build a settings class from JSON data; ``where`` starts the error message."""
+    """Build a settings class from JSON data; error messages start with ``where``."""
     text = to_json(data, inf_nan_mode="constants", fallback=_to_json)
     with user_errors(where):
         return TypeAdapter(kind).validate_json(text, strict=True)
@@ -136,21 +139,21 @@ def from_dict(kind: type[T], data: Any, where: str) -> T:
 
 def _to_json(value: Any) -> Any:
     plain = to_python(value)
-    return repr(value) if plain is value else plain  # the repr fails validation by name
+    return repr(value) if plain is value else plain  # fails validation, which names the field
 
 
 def from_attributes(kind: type[T], source: Any, **others: Any) -> T:
-    """Build a settings class from the fields of another one with the same names."""
+    """Build a settings class from the fields of ``source`` with the same names."""
     names = {item.name for item in dataclasses.fields(kind)}
     shared = [item.name for item in dataclasses.fields(source) if item.name in names]
     return kind(**{name: getattr(source, name) for name in shared} | others)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Return a dataclass as JSON data; paths become strings."""
+    """Convert a dataclass to JSON data; paths become strings."""
     return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
 
 def finite_or_none(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    """Replace numbers that are not finite by None, which is null in JSON."""
+    """Replace numbers that are not finite by None, null in JSON."""
     return {name: value if isfinite(value) else None for name, value in numbers.items()}

@@ -1,6 +1,6 @@
-"""Reading and writing files: JSON records, safetensors and figures.
+"""Reading and writing files: JSON, safetensors and figures.
 
-Files are written atomically. A file that is missing, unreadable or damaged is a ``UserError``.
+Files are written atomically. Missing, unreadable or damaged files raise a ``UserError``.
 """
 
 import fcntl
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file atomically.
 
-    The content goes to a temporary file, which is flushed to the disk and renamed. Readers see
-    either the old file or the new one, also after a crash. A symbolic link or a pipe at ``path``
-    is replaced, not followed.
+    A temporary file is written, flushed to disk and renamed, so readers see either the old or the
+    new file, even after a crash. A symbolic link or pipe at ``path`` is replaced, not followed.
     """
     pending = path.with_name(f".{path.name}.tmp")
     with lock_folder(path.parent), name_in_errors(path):
@@ -44,7 +43,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def name_in_errors(path: Path) -> Iterator[None]:
-    """Add the path to an ``OSError`` that names no file, such as that of a full disk."""
+    """Add the path to an ``OSError`` without a file name, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -55,10 +54,10 @@ def name_in_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other runs, and flush its directory entries to the disk at the end."""
+    """Lock a folder against other runs, and flush its directory entries to disk at the end."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a file system without locks
+        with suppress(OSError):  # file systems without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
         os.fsync(descriptor)
@@ -67,10 +66,10 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file for reading in binary mode; never block on a pipe or a device."""
+    """Open a regular file for binary reading, without blocking on a pipe or device."""
     try:
         if path.exists() and not path.is_file():
-            raise UserError(f"{path} is not a regular file. Remove it or give another path.")
+            raise UserError(f"{path} is not a regular file. Remove it or use another path.")
         return path.open("rb")
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from None
@@ -78,7 +77,7 @@ def open_file(path: Path) -> BinaryIO:
 
 @contextmanager
 def report_damage(path: Path) -> Iterator[None]:
-    """Turn an error from the content of a file into a ``UserError``."""
+    """Convert errors caused by the content of a file to a ``UserError``."""
     try:
         yield
     except UserError:
@@ -90,7 +89,7 @@ def report_damage(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the JSON object in a file."""
+    """Read a JSON object from a file."""
     with open_file(path) as file:
         content = file.read()
     try:
@@ -103,7 +102,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON object, atomically. Bytes of file names that are not UTF-8 become "?"."""
+    """Write a JSON object atomically. Bytes of file names that are not UTF-8 become "?"."""
     try:
         text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
     except ValueError as error:
@@ -112,7 +111,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def read_tensors(path: Path) -> "dict[str, Tensor]":
-    """Read the tensors of a safetensors file by name."""
+    """Read a safetensors file as name -> tensor."""
     from safetensors.torch import load_file  # imports torch, which takes seconds
 
     open_file(path).close()
@@ -121,8 +120,7 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
 
 
 def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-    """Read the header of a safetensors file: the shape of each tensor by name, and the
-    metadata."""
+    """Read the header of a safetensors file: the shape of each tensor, and the metadata."""
     open_file(path).close()
     with report_damage(path), safe_open(path, "np") as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
@@ -132,7 +130,7 @@ def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]
 def write_tensors(
     path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file atomically, with the usual permissions."""
+    """Write a safetensors file atomically, with default permissions."""
     from safetensors.torch import save  # imports torch, which takes seconds
 
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -140,7 +138,7 @@ def write_tensors(
 
 
 def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:
-    """Write a matplotlib figure as a PNG, atomically."""
+    """Write a matplotlib figure as a PNG file, atomically."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=dpi)
     replace_file(path, content.getvalue())

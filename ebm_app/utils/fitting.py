@@ -1,4 +1,4 @@
-r"""A small training loop, for networks that train within seconds or minutes.
+r"""Small training loop for networks that train within minutes.
 
 >>> weight = torch.zeros(1, requires_grad=True)
 >>> for step in fit([weight], lambda step: (weight - 3).square().sum(), 200, 0.1):
@@ -29,15 +29,15 @@ def fit(
     weight_decay: float = 0.0,
     factor: Callable[[int], float] | None = None,
 ) -> Iterator[int]:
-    """Minimise a loss by AdamW, and yield the number of completed steps after each step.
+    """Minimise a loss with AdamW; yield the number of completed steps after each step.
 
-    The caller may validate, average weights or stop between the steps.
+    The caller may validate, average weights or stop between steps.
 
     Args:
-        loss_of_step: completed steps -> loss (), with a graph to the ``parameters``.
+        loss_of_step: completed steps -> differentiable loss ().
         learning_rate: peak learning rate. weight_decay: decoupled weight decay.
-        factor: completed steps -> factor of the learning rate; by default the one-cycle schedule
-            of Smith and Topin 2017, arXiv:1708.07120, which rises over 30 % of the steps.
+        factor: completed steps -> factor of the learning rate. Default: the one-cycle schedule of
+            Smith and Topin 2017, arXiv:1708.07120, with a warm-up of 30% of the steps.
 
     Raises:
         NumericalError: if the loss is not finite.
@@ -70,15 +70,15 @@ def select_average(
     check_every: int,
     patience: float = math.inf,
 ) -> tuple[Module, Module]:
-    """Train a module, and return the best and the last moving average of its weights.
+    """Train a module; return the best and the last moving average of its weights.
 
-    The average is validated every ``check_every`` steps and after the last. The best one has the
-    smallest loss; it is the untrained module if no average has a smaller one.
+    The average is validated every ``check_every`` steps and after the last step. The best average
+    has the smallest loss; if none improves on the untrained module, that module is returned.
 
     Args:
-        steps: ``fit`` of the module, for ``num_steps`` steps. validate: module -> held-out loss.
-        decay: max decay of the average: after k steps it is min(decay, k / (k + 10)).
-        patience: steps without improvement before training stops.
+        steps: ``fit`` of the module for ``num_steps`` steps. validate: module -> held-out loss.
+        decay: max decay of the average, which is min(decay, k / (k + 10)) after k steps.
+        patience: steps without improvement after which training stops.
     """
     average, best, best_step = copy.deepcopy(module), copy.deepcopy(module), 0
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What a run writes: messages to the terminal, and a record of its settings and figures."""
+"""Output of a run: terminal messages, and a record of settings and metrics."""
 
 import fcntl
 import io
@@ -21,19 +21,19 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import write_json
 
-#: Packages whose versions are recorded
+#: Packages whose versions are in the record
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
-#: Difference between two estimators that is always reported, in bits per dim
+#: Max difference between two estimators without a warning, in bits per dim
 MAX_DISAGREEMENT = 0.1
 
 
 class Terminal:
-    """A text stream that drops its output once the reader has closed it or the disk is full.
+    """Text stream that discards output after the reader closes it or the disk is full.
 
-    Characters that the encoding of the stream lacks are written as escapes.
+    Characters that the stream cannot encode are escaped.
 
     Args:
-        stream: stream to write to; None, Python's value for a closed one, drops everything.
+        stream: stream to write to; None, Python's value for a closed stream, discards all output.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -57,7 +57,7 @@ class Terminal:
 
     def _lose(self) -> None:
         self.is_lost = True
-        # the buffered text must not raise again, now or when the interpreter exits
+        # prevents buffered text from raising again, now or at exit
         with open(os.devnull, "w") as devnull:
             os.dup2(devnull.fileno(), self.stream.fileno())
 
@@ -67,9 +67,9 @@ class Terminal:
 
 @contextmanager
 def lasting_terminal() -> Iterator[Terminal]:
-    """Let a run survive a closed terminal, a broken pipe or a full disk behind stdout or stderr.
+    """Make a run survive a closed terminal, a broken pipe or a full disk on stdout or stderr.
 
-    Yields the replaced stdout, whose ``is_lost`` says whether output was dropped.
+    Yields the new stdout; its ``is_lost`` is true if output was discarded.
     """
     stdout = Terminal(sys.stdout)
     with redirect_stdout(stdout), redirect_stderr(Terminal(sys.stderr)):
@@ -79,12 +79,12 @@ def lasting_terminal() -> Iterator[Terminal]:
 
 
 class Output:
-    """The record of a run: a JSON file with command, settings, versions, times and figures.
+    """Record of a run: a JSON file with command, settings, versions, times and metrics.
 
-    The folder is created and tested for write access before the run computes anything.
+    Creates the folder and checks that it is writable before the run starts.
 
     Args:
-        path: the JSON file.
+        path: JSON file to write.
         settings: dataclass of the run's settings.
     """
 
@@ -103,12 +103,12 @@ class Output:
         }
 
     def write(self, figures: dict[str, Any] | None) -> None:
-        """Write the record; None for figures that are not known yet."""
+        """Write the record; ``figures`` is None before the run has metrics."""
         seconds = round(time.time() - self.begin, 2)
         write_json(self.path, {**self.data, "seconds": seconds, "figures": figures})
 
     def save(self, figures: dict[str, Any]) -> None:
-        """Write the record of a completed run; print the figures if the disk refuses it."""
+        """Write the record of a completed run; print the metrics if it cannot be written."""
         try:
             self.write(figures)
         except OSError:
@@ -117,20 +117,20 @@ class Output:
 
 
 def warn_of_disagreements(bits: Mapping[str, float]) -> None:
-    """Print a warning for each pair of estimators whose mean bits per dim differ by more than
+    """Warn of each pair of estimators whose mean bits per dim differ by more than
     ``MAX_DISAGREEMENT``."""
     for (one, a), (other, b) in combinations(bits.items(), 2):
         if not abs(a - b) <= MAX_DISAGREEMENT:  # also true for NaN
             print(
-                f"warning: {one} has {a:.3f} and {other} {b:.3f} bits per dim. Rely on a "
-                "normalised bound, elbo or discrete, and on the lower of two.",
+                f"warning: {one} gives {a:.3f} and {other} {b:.3f} bits per dim. Use a normalised "
+                "bound, elbo or discrete, or the lower of the two.",
                 file=sys.stderr,
             )
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
-    """Format rows of named values as a Markdown table, with four digits for floats and an empty
-    cell where a row has no value. Lists are left out.
+    """Format rows as a Markdown table. Floats have four digits, missing values are empty cells,
+    and lists are omitted.
 
     >>> print(to_markdown([{"model": "digits", "bits_per_dim": 1.67321}]))
     | model | bits_per_dim |
@@ -148,23 +148,27 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def lock(path: Path) -> IO[str]:
-    """Open and lock a file until it is closed or the process ends."""
+    """Open and lock a file until it is closed or the process ends.
+
+    Raises:
+        UserError: if another process holds the lock.
+    """
     file = open(os.open(path, os.O_RDWR | os.O_CREAT), "w")  # does not block on a named pipe
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         raise UserError(
-            f"Another process is writing to {path.parent}. Wait for it to end, or choose another "
+            f"Another process is writing to {path.parent}. Wait until it ends, or use another "
             "--output_dir."
         ) from None
-    except OSError:  # a file system without locks
+    except OSError:  # file systems without locks
         pass
     return file
 
 
 def git_revision() -> str | None:
-    """Return the git revision of the package's checkout, or None for an installed package."""
+    """Return the git revision of the checkout, or None for an installed package."""
     tree = Path(__file__).resolve().parents[2]
     words = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40"]
     if not (tree / ".git").exists() or shutil.which("git") is None:

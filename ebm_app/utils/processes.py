@@ -1,4 +1,4 @@
-"""Processes and devices of a run: setup, sharding of work, and signals to stop."""
+"""Processes and devices of a run: setup, sharding of work, and stop signals."""
 
 import ctypes
 import os
@@ -19,13 +19,13 @@ from ebm_app.utils.registry import choose
 
 T = TypeVar("T")
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
-#: Variables by which accelerate shards the weights of a network among processes
+#: Environment variables of accelerate that shard the weights over processes
 SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
-#: Option of prctl(2): the signal that a process gets when its parent dies
+#: Option of prctl(2): signal sent to a process when its parent dies
 PR_SET_PDEATHSIG = 1
-#: Variables that torchrun and accelerate launch set for their processes
+#: Environment variables set by torchrun and accelerate launch
 LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
-#: Measured on a core with AVX2: 15.5 s for a step of 32 images of 28x28, 2.1 s in float32
+#: Measured on a core with AVX2, for 32 images of 28x28: 15.5 s per step, and 2.1 s in float32
 EMULATED = (
     "This processor emulates bfloat16, which makes a training step about 7 times slower. Use "
     "--mixed_precision no."
@@ -33,7 +33,7 @@ EMULATED = (
 
 
 def resolve_device(name: str) -> str:
-    """Return "cpu" or "cuda" for the device "auto", "cpu" or "cuda"."""
+    """Resolve the device "auto", "cpu" or "cuda" to "cpu" or "cuda"."""
     if choose("device", name, ("auto", "cpu", "cuda")) == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -42,19 +42,18 @@ def resolve_device(name: str) -> str:
 
 
 def has_bfloat16(device: str) -> bool:
-    """Whether a device, "cpu" or "cuda", has instructions for bfloat16: AVX-512-BF16 or AMX on
-    CPUs. Other CPUs emulate it."""
+    """Whether "cpu" or "cuda" has bfloat16 instructions, on CPUs AVX-512-BF16 or AMX. Other CPUs
+    emulate them."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def resolve_precision(name: str, device: str) -> str:
-    """Return "no", "bf16" or "fp16" for a precision or "auto", on the device "cpu" or "cuda".
+    """Resolve a precision, "auto", "no", "bf16" or "fp16", on the device "cpu" or "cuda".
 
-    "auto" is the precision of accelerate's configuration, which ``accelerate launch`` passes in
-    the environment, if that is "bf16" or "fp16". Otherwise it is "bf16" where the device supports
-    it, and "no" (float32) elsewhere. Asking for bf16 where it is emulated prints a warning.
+    "auto" is the mixed precision of ``accelerate launch``, if set. Otherwise it is "bf16" if the
+    device supports it, and "no" (float32) if not. Warns if bf16 is emulated.
     """
     if name == "auto":
         configured = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
@@ -67,10 +66,13 @@ def resolve_precision(name: str, device: str) -> str:
 def make_accelerator(
     mixed_precision: str | None = None, device: str = "auto", **options: Any
 ) -> Accelerator:
-    """Create an Accelerator for the processes of torchrun or ``accelerate launch``, on CPUs too.
+    """Create an Accelerator for the processes of torchrun or ``accelerate launch``.
 
     Args:
-        mixed_precision: as for ``resolve_precision``; None where no network is trained.
+        mixed_precision: as for ``resolve_precision``; None without training.
+
+    Raises:
+        UserError: if accelerate's configuration shards the weights over processes.
     """
     for name in SHARDING:
         if os.environ.get(name, "").lower() == "true":
@@ -78,7 +80,7 @@ def make_accelerator(
     device = resolve_device(device)
     if mixed_precision is not None:
         mixed_precision = resolve_precision(mixed_precision, device)
-        # accelerate keeps the precision of the first Accelerator of a process
+        # otherwise the precision of the first Accelerator of a process is kept
         AcceleratorState._reset_state()
     return Accelerator(
         cpu=device == "cpu",
@@ -90,7 +92,7 @@ def make_accelerator(
 
 
 def describe_devices(accelerator: Accelerator) -> str:
-    """Describe the devices of a run: "1 x cpu", "8 x NVIDIA H100, compiled by inductor"."""
+    """Describe the devices of a run, such as "8 x NVIDIA H100, compiled by inductor"."""
     device, backend = accelerator.device, accelerator.state.dynamo_plugin.backend.value.lower()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     compiled = "" if backend == "no" else f", compiled by {backend}"
@@ -100,7 +102,7 @@ def describe_devices(accelerator: Accelerator) -> str:
 def shut_down(accelerator: Accelerator, *prepared: Any) -> None:
     """End a run: release the prepared objects, then close the trackers and the process group.
 
-    The order matters: gloo may abort a process whose objects outlive the group.
+    The order matters, because gloo may abort a process whose objects outlive the group.
     """
     accelerator.free_memory(*prepared)
     accelerator.wait_for_everyone()
@@ -115,10 +117,10 @@ def sharded(
     function: Callable[[Tensor], Tensor],
     wrap: Wrap = iter,
 ) -> Tensor:
-    """Compute rows (num, columns) float64 by index, sharded among the processes.
+    """Compute a table (num, columns) float64, with rows sharded over processes.
 
-    Process r of W computes the indices r, r + W, ..., and every process returns all rows, so that
-    the result does not depend on the number of processes.
+    Process r of W computes rows r, r + W, .... All processes return the whole table, which does
+    not depend on the number of processes.
 
     Args:
         function: indices (b,) -> rows (b, columns).
@@ -127,7 +129,7 @@ def sharded(
     own = torch.arange(accelerator.process_index, num, accelerator.num_processes)
     table = torch.zeros(num, columns, dtype=torch.float64)
     longest = -(-num // accelerator.num_processes)
-    # the same number of batches in every process; the last one may be empty
+    # all processes have the same number of batches; the last may be empty
     batches = [own[begin : begin + batch_size] for begin in range(0, longest, batch_size)]
     for rows in wrap(batches):
         if len(rows):
@@ -136,10 +138,10 @@ def sharded(
 
 
 def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
-    """Run ``action`` on the main process and return its result there, None elsewhere.
+    """Run ``action`` on the main process; return its result there, and None elsewhere.
 
     Raises:
-        UserError: on all processes, if the action raises a UserError or an OSError.
+        UserError: on all processes, if ``action`` raises a UserError or an OSError.
     """
     result, message = None, [None]
     if accelerator.is_main_process:
@@ -156,9 +158,9 @@ def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
 class StopSignals:
     """Context manager that records SIGINT, SIGTERM and SIGHUP, so that a run can save and stop.
 
-    A second SIGINT raises KeyboardInterrupt at once. Signals that the caller ignores, such as
-    SIGHUP under nohup, stay ignored. Several processes synchronise over a gloo group on the CPU,
-    which does not block the GPU.
+    A second SIGINT raises KeyboardInterrupt immediately. Ignored signals, such as SIGHUP under
+    nohup, stay ignored. Processes synchronise through a gloo group on the CPU, which does not
+    block the GPU.
     """
 
     caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -183,8 +185,8 @@ class StopSignals:
         self.signum = signum
 
     def check(self) -> None:
-        """Raise ``Interrupted`` on all processes if one of them received a signal; each must call
-        it."""
+        """Raise ``Interrupted`` on all processes if any of them received a signal. All processes
+        must call it."""
         signum = self.signum
         if self.group is not None:
             flag = torch.tensor([signum])

@@ -1,6 +1,6 @@
-"""Integrals over an interval: Gauss-Legendre rules with an error estimate, and an adaptive solver.
+"""One-dimensional integrals: Gauss-Legendre rules with error estimates, and an adaptive solver.
 
-``rate`` maps a float64 scalar tensor to a tensor (B,). Every integral returns the number of its
+``rate`` maps a float64 scalar tensor to a tensor (B,). Every integral returns its number of
 function evaluations (nfe).
 """
 
@@ -15,15 +15,15 @@ from torch import Tensor
 from ebm_app.utils.errors import NumericalError
 
 Rate = Callable[[Tensor], Tensor]
-#: Max evaluations of an adaptive solve
+#: Max evaluations of the adaptive solver
 MAX_EVALUATIONS = 50_000
 
 
 class Rule(NamedTuple):
     """Quadrature rule, (n,) float64 each.
 
-    ``nodes`` lie in (-1, 1). ``coarse_weights`` belong to a rule on about half of the nodes and
-    are zero on the others.
+    ``nodes`` are in (-1, 1). ``coarse_weights`` define a rule on about half of the nodes; they are
+    zero at the other nodes.
     """
 
     nodes: Tensor
@@ -32,7 +32,7 @@ class Rule(NamedTuple):
 
 
 class Integral(NamedTuple):
-    """An integral (B,), the estimate of its absolute error (B,) and the number of evaluations."""
+    """Integral (B,), estimate of its absolute error (B,), and number of evaluations."""
 
     value: Tensor
     error: Tensor
@@ -44,8 +44,8 @@ class Integral(NamedTuple):
 def gauss_legendre(num_nodes: int) -> Rule:
     """Return the n-point Gauss-Legendre rule, n >= 3, exact for polynomials of degree 2n - 1.
 
-    The error estimate needs no further evaluations: the coarse rule uses every second node,
-    counted from both ends, and is exact for polynomials of degree m - 1 on its m nodes.
+    The coarse rule for error estimates needs no further evaluations. It uses every second node,
+    counted from both ends, and with m nodes is exact for polynomials of degree m - 1.
 
     >>> rule = gauss_legendre(3)
     >>> round((rule.weights * rule.nodes**4).sum().item(), 12)  # 2 / 5
@@ -64,7 +64,7 @@ def gauss_legendre(num_nodes: int) -> Rule:
 
 
 def rule_on(num_nodes: int, start: float, end: float) -> Rule:
-    """Return the rule of ``gauss_legendre`` for the interval from ``start`` to ``end``."""
+    """Return the rule of ``gauss_legendre`` on the interval from ``start`` to ``end``."""
     rule = gauss_legendre(num_nodes)
     half = (end - start) / 2
     return Rule(start + half * (rule.nodes + 1), half * rule.weights, half * rule.coarse_weights)
@@ -78,15 +78,15 @@ def integrate(
     rtol: float = 1e-6,
     atol: float = 1e-6,
 ) -> Integral:
-    """Integrate adaptively: solve y' = rate(t) in float64 by torchdiffeq's Dormand-Prince
-    method, the paper's choice (appendix F.2).
+    """Integrate adaptively: solve y' = rate(t) in float64 with torchdiffeq's Dormand-Prince
+    method, as in the paper (appendix F.2).
 
-    The whole batch shares one step size, so that a value depends on the rest of its batch within
-    the tolerance. The reported error is the tolerance, atol + rtol |y|. The rate is only evaluated
-    inside [start, end].
+    The batch shares its step sizes, so within the tolerance a value depends on the other points of
+    the batch. The reported error is the tolerance, atol + rtol |y|. The rate is only evaluated in
+    [start, end].
 
     Args:
-        like: a tensor (B,) with the batch size and the device.
+        like: tensor (B,) with the batch size and device.
 
     Raises:
         NumericalError: if the rate is not finite, the tolerance cannot be reached, or
@@ -110,7 +110,7 @@ def integrate(
         if nfe > MAX_EVALUATIONS:
             fail(f"{MAX_EVALUATIONS} evaluations are not enough")
         value = rate(t.clamp(min(start, end), max(start, end)))
-        if not value.isfinite().all():  # the step size would shrink forever
+        if not value.isfinite().all():  # the step size would never stop shrinking
             fail(f"the integrand is not finite at t = {t}")
         return value.double()
 
@@ -120,7 +120,7 @@ def integrate(
         states = odeint(
             checked_rate, zero, times, rtol=rtol, atol=atol, method="dopri5", options=options
         )
-    except AssertionError as error:  # an underflow of the step size
+    except AssertionError as error:  # underflow of the step size
         fail(str(error))
     value = states[-1]
     return Integral(value, atol + rtol * value.abs(), nfe)

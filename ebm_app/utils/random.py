@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 _LOCK = Lock()
-#: Rows of a batch whose noise is drawn together
+#: Rows of a batch that share a generator
 BLOCK = 64
 
 
 def derive_seed(*integers: int) -> int:
-    """Derive a 63-bit seed from several integers, by numpy's SeedSequence."""
+    """Derive a 63-bit seed from several integers with numpy's SeedSequence."""
     return int(np.random.SeedSequence(integers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -26,9 +26,9 @@ def make_generator(device: str | torch.device, *integers: int) -> torch.Generato
 
 @contextmanager
 def initial_weights(seed: int) -> Iterator[None]:
-    """Seed the initial weights of the networks that are built in this context.
+    """Seed the initial weights of networks built in this context.
 
-    torch draws them from the global generator, which is locked and restored afterwards.
+    torch draws them from its global generator, which is locked here and restored afterwards.
 
     >>> with initial_weights(0):
     ...     first = torch.nn.Linear(2, 2).weight
@@ -42,10 +42,10 @@ def initial_weights(seed: int) -> Iterator[None]:
 
 
 class RowNoise:
-    """Random numbers for some rows of a batch that is sharded among processes.
+    """Random numbers for some rows of a batch that is sharded over processes.
 
-    Each block of 64 rows has a generator of its own, so that the numbers do not depend on the
-    number of processes, and a process draws only the blocks of its rows.
+    Each block of 64 rows has its own generator. The numbers therefore do not depend on the number
+    of processes, and a process only draws the blocks of its rows.
 
     Args:
         rows: indices (b,) in the batch. num: size of the whole batch.
@@ -66,7 +66,7 @@ class RowNoise:
         ]
         drawn = position * BLOCK + rows % BLOCK
         is_all = torch.equal(drawn, torch.arange(sum(size for size, _ in self.blocks)))
-        # without a copy to the device where a process uses all rows that it draws
+        # a slice avoids a copy to the device if all drawn rows are used
         self.selection = slice(None) if is_all else drawn.to(device, non_blocking=True)
 
     def uniform(self, *shape: int) -> Tensor:
@@ -78,11 +78,11 @@ class RowNoise:
         return self._draw(torch.randn, shape)
 
     def _draw(self, sampler: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
-        parts = [
+        draws = [
             sampler(size, *shape[1:], device=self.device, generator=generator)
             for size, generator in self.blocks
         ]
-        return torch.cat(parts)[self.selection]
+        return torch.cat(draws)[self.selection]
 
 
 def normal_draws(num: int, like: Tensor, seed: int) -> Tensor:
@@ -91,11 +91,11 @@ def normal_draws(num: int, like: Tensor, seed: int) -> Tensor:
 
 
 def draws_by_point(draw: Callable[..., Tensor], num: int, like: Tensor, seed: int) -> Tensor:
-    """Return ``num`` draws for each point of ``like`` (B, *): (num, B, *), where ``draw`` takes a
-    shape and a generator.
+    """Draw ``num`` times for each point of ``like`` (B, *): (num, B, *). ``draw`` takes a shape
+    and a generator.
 
-    The generator of a point is seeded by ``seed`` and the bytes of the point in single precision,
-    so its draws are the same in every batch and on every process.
+    The generator of a point is seeded by ``seed`` and the float32 bytes of the point, so its draws
+    do not depend on the batch or the process.
     """
     rows = []
     for point in like.detach().float().cpu():

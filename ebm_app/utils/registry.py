@@ -1,6 +1,6 @@
-"""Registries: dicts from names to classes, from which settings choose by name.
+"""Registries: dicts of classes that settings select by name.
 
-Users extend them in modules that they pass to ``--import`` (docs/extending.md).
+Users can extend them in modules passed to ``--import`` (docs/extending.md).
 """
 
 import dataclasses
@@ -18,7 +18,11 @@ T = TypeVar("T")
 
 
 def import_extension(module: str) -> None:
-    """Import a user's module, also from the working directory. It may extend the registries."""
+    """Import a user's module, which may be in the working directory and extend the registries.
+
+    Raises:
+        UserError: if there is no such module.
+    """
     if not all(part.isidentifier() for part in module.split(".")):
         raise UserError(f"--import expects the name of a module, got '{shorten(module)}'.")
     sys.path.append(os.getcwd())
@@ -29,7 +33,11 @@ def import_extension(module: str) -> None:
 
 
 def choose(kind: str, name: str, options: Iterable[str]) -> str:
-    """Return ``name`` if it is one of ``options``. The error message calls them ``kind``."""
+    """Return ``name`` if it is one of ``options``.
+
+    Args:
+        kind: what the options are, in error messages, such as "sampler".
+    """
     names = sorted(options)
     if not isinstance(name, str) or name not in names:
         raise UserError(
@@ -45,14 +53,14 @@ def make(
     name: str | T,
     settings: Mapping[str, Any],
 ) -> T:
-    """Build one of ``kinds`` by name, or return an instance of ``base`` unchanged.
+    """Build an instance of one of ``kinds`` by name; return an instance of ``base`` unchanged.
 
     Args:
-        what: the kind in error messages, such as "sampler".
-        settings: keyword arguments of the class; None leaves the default.
+        what: what is built, in error messages, such as "sampler".
+        settings: keyword arguments of the class; None selects the default.
 
     Raises:
-        UserError: for an unknown name or setting, or a setting outside its range.
+        UserError: for an unknown name or setting, or a setting out of range.
     """
     if not isinstance(name, str):
         return check_argument(base, what, name)
@@ -70,9 +78,9 @@ def build(kind: type[T], what: str, settings: Mapping[str, Any]) -> T:
 
 
 def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Parse settings KEY=VALUE for several dataclasses by name.
+    """Parse settings KEY=VALUE for several named dataclasses.
 
-    Each dataclass takes the settings that are its fields.
+    Each dataclass gets the settings that are its fields.
     """
     texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
     keys = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}

@@ -1,4 +1,4 @@
-"""Small tensor functions that all layers use."""
+"""Small tensor functions used by all layers."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from ebm_app.utils.errors import UserError, shorten
 
 
 def as_tensor(value: Any, what: str) -> Tensor:
-    """Convert a user's tensor, array or nested lists of numbers to a tensor without a graph.
+    """Convert a tensor, an array or nested lists to a tensor, detached from the graph.
 
     Raises:
         UserError: for values that are not numbers; the message starts with ``what``.
@@ -29,17 +29,17 @@ def as_tensor(value: Any, what: str) -> Tensor:
 
 
 def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:
-    """Reshape a coefficient (B,) or () so that it broadcasts to ``x`` (B, *), in its dtype.
+    """Reshape a coefficient (B,) or () to broadcast with ``x`` (B, *), in the dtype of ``x``.
 
-    Times and coefficients are float64, because 1 - t loses its digits in float32 near t = 1. They
-    are rounded to the precision of the data only here. The host never waits for a GPU: (B,) is
-    copied to its queue, and a scalar stays on the CPU, because kernels take it as an argument.
+    Times and coefficients are float64, because 1 - t loses precision in float32 near t = 1. They
+    are only rounded to the precision of the data here. The host never waits for a GPU: (B,) is
+    copied asynchronously, and a scalar stays on the CPU, because it is an argument of the kernel.
     """
     if coefficient.ndim > 1:
         raise ValueError(f"expected shape (B,) or (), got {tuple(coefficient.shape)}")
     if not coefficient.ndim:
         return coefficient.to(x.dtype)
-    is_queued = x.device.type != "cpu"  # the CPU would read a copy before it is complete
+    is_queued = x.device.type != "cpu"  # the CPU might read an incomplete copy
     coefficient = coefficient.to(x.device, x.dtype, non_blocking=is_queued)
     return coefficient.reshape(-1, *(1,) * (x.ndim - 1))
 
@@ -60,7 +60,7 @@ def standard_normal_log_density(x: Tensor) -> Tensor:
 
 
 def derivative(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
-    """Return df/dt of an elementwise function at ``t``, in the shape of ``t``.
+    """Return df/dt of an elementwise function at ``t``, with the shape of ``t``.
 
     Uses reverse mode, because torch's forward mode is not thread-safe.
 
@@ -72,9 +72,9 @@ def derivative(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
 
 @contextmanager
 def leaves(*tensors: Tensor) -> Iterator[list[Tensor]]:
-    """Enable gradients with respect to some tensors, also in inference mode.
+    """Enable gradients with respect to tensors, even in inference mode.
 
-    Yields the tensors that already require gradients, and copies of the others.
+    Yields tensors that already require gradients, and copies of the other tensors.
 
     >>> with torch.inference_mode(), leaves(torch.ones(2)) as (x,):
     ...     torch.autograd.grad(x.square().sum(), x)
@@ -94,7 +94,7 @@ def log_mean_exp(log_weight: Tensor) -> Tensor:
 
 
 def effective_sample_size(log_weight: Tensor) -> Tensor:
-    """Return (sum w)^2 / sum w^2 for log weights (N,), a number between 1 and N."""
+    """Return (sum w)^2 / sum w^2, between 1 and N, for log weights (N,)."""
     return torch.exp(2 * torch.logsumexp(log_weight, 0) - torch.logsumexp(2 * log_weight, 0))
 
 

@@ -97,7 +97,7 @@ def test_missing_split_is_held_out_of_the_training_images(tmp_path):
     assert len(data.validation) == 3 and len(data.train) + len(data.test) == 60
     assert len(data.test) >= 2 and all(name.startswith("train/") for name in data.names[2])
     fill(tmp_path / "dev", 3, seed=200)
-    assert "dev, val for the split validation" in error_of(load_folder, tmp_path)
+    assert "Split validation has several folders: dev, val" in error_of(load_folder, tmp_path)
     assert "does not exist" in error_of(load_folder, tmp_path / "absent")
     assert "found 3" in error_of(load_folder, tmp_path / "val")
 
