@@ -183,14 +183,14 @@ class LoopConfig:
     learning_rate: NonNegative = setting("peak learning rate", 2e-3)
     lr_scheduler: str = advanced("cosine or constant_with_warmup", "cosine")
     lr_warmup_steps: Count | None = advanced(
-        "steps of linear warm-up of the learning rate; default: a tenth of the run, at most 100",
+        "linear warm-up steps of the learning rate; if not given, a tenth of the run, at most 100",
         None,
     )
     lr_decay_steps: Count = advanced("final steps over which constant_with_warmup decays to 0", 0)
     adam_weight_decay: NonNegative = advanced("decoupled weight decay", 0.0)
     max_grad_norm: Positive = advanced("max norm of the gradients", 100.0)
     ema_decay: Share | None = advanced(
-        "decay of the averaged weights, which are saved; default: 1 - 10 / steps, at most 0.9999",
+        "decay of the saved averaged weights; if not given, 1 - 10 / steps, at most 0.9999",
         None,
     )
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
@@ -200,11 +200,11 @@ class LoopConfig:
         "backend of torch.compile for the training step", None
     )
     checkpointing_steps: PositiveInt | None = setting(
-        "steps between checkpoints; default: a twentieth of the run", None
+        "steps between checkpoints; if not given, a twentieth of the run", None
     )
     checkpoints_total_limit: PositiveInt = advanced("max checkpoints to keep", 3)
     validation_steps: PositiveInt | None = setting(
-        "steps between validations; default: a tenth of the run", None
+        "steps between validations; if not given, a tenth of the run", None
     )
     validation_images: AtLeastTwo = advanced(
         "max validation images; reduced if a validation exceeds 1/20 of --max_train_minutes",

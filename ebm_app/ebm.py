@@ -196,9 +196,9 @@ class EBM(DensityModel):
                 values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It affects the
                 noise that the sampler adds, but not the initial noise.
-            return_log_prob: also return log densities (num_images,) in nats, for the sampler
-                "pf_ode": those of the points in the model's space before the last step, which maps
-                them to images. ``num_probes`` is 2 by default, see ``PFODESampler``.
+            return_log_prob: also return the log densities (num_images,), in nats, of the points
+                in the model's space before the final denoising step. Requires the sampler
+                "pf_ode"; ``num_probes`` is 2 by default, see ``PFODESampler``.
 
         Raises:
             UserError: for labels that the model does not have, guidance below 0 or without labels,
@@ -225,8 +225,8 @@ class EBM(DensityModel):
         batch_size: int | None = None,
         **settings: Any,
     ) -> Iterator[Frame]:
-        """Iterate over the steps of ``sample``, as frames of points in the space of the path. A
-        frame has all images; those of later batches are still noise."""
+        """Iterate over the steps of ``sample``, as frames of points in the space of the path. Each
+        frame has all images; later batches are still noise."""
         generator, x = self.start(num_images, seed)
         slices = batches(num_images, batch_size, MAX_BATCH_DRAWN // x[0].numel())
         labels = self._labels(labels, num_images, seed)

@@ -4,9 +4,9 @@ ebm anomaly digits photos --output anomaly.csv
 ebm anomaly runs/mine --fit 600 --data_root data
 
 The table has one row per image, sorted by p-value: file, p_value, and whether the image is unusual
-at --false_alarm_rate (yes or no). The size, channels and grey levels of the images must be those
-of the model; --resize, --grayscale, --rgb and --round_levels convert them. --fit fits a detector
-to the first validation images of the model's data set and saves it.
+at --false_alarm_rate (yes or no). Images must have the size, channels and grey levels of the
+model, or be converted with the flags --resize, --grayscale, --rgb and --round_levels. With --fit,
+a detector is fitted to the first validation images of the model's data set and saved.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Arguments(CommonFlags, ConversionFlags, ModelFlag):
     false_alarm_rate: Fraction = setting("share of ordinary images that may be flagged", 0.05)
     fit: Count = setting("number of validation images to fit a detector to", 0)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
-    output_dir: Path | None = setting("folder for the detector; default: that of the model", None)
+    output_dir: Path | None = setting("folder for the detector; if not given, the model's", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

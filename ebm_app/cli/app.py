@@ -30,11 +30,11 @@ class Arguments(CommonFlags):
     host: str = setting("address to listen on; requires --auth if not localhost", "127.0.0.1")
     port: Annotated[int, Ge(1), Le(65_535)] = setting("port to listen on", 7860)
     auth: str | None = setting(
-        "user:password of the page; default: environment variable EBM_AUTH", None
+        "user:password of the page; if not given, environment variable EBM_AUTH", None
     )
     no_auth: bool = setting("serve without a password if --host is not localhost", False)
     allowed_hosts: tuple[HostName, ...] = setting(
-        "host names under which the page may be requested; default: localhost, or any name if "
+        "host names under which the page may be requested; if not given, localhost, or any if "
         "--host is not localhost",
         (),
     )

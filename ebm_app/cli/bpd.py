@@ -4,10 +4,10 @@ ebm bpd digits --estimator all
 ebm bpd digits --estimator probability_flow --estimator_args num_steps=40
 ebm bpd digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split validation
 
-The first table has the mean over images, its standard error (stderr), the numerical error of the
-mean (numerical_error) and of a single image (image_error). The numerical error is that of the
-estimator and, with at least 2 --repeats, of the dequantisation. The second table has the
-differences between estimators, which measure the error of the model.
+The first table has the mean over images, its standard error (stderr), and the numerical error of
+the mean (numerical_error) and of a single image (image_error). The numerical error is due to the
+estimator and, with at least 2 --repeats, to dequantisation. The second table has the differences
+between estimators, which measure the error of the model.
 """
 
 import sys
@@ -35,7 +35,7 @@ ALL = "all"
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
     estimator: tuple[str, ...] = setting(
-        "estimators of log p, each 'NAME' or 'NAME key=value ...'; default: elbo, or "
+        "estimators of log p, each 'NAME' or 'NAME key=value ...'; if not given, elbo, or "
         "time_integral for a model without a Stein head. The first estimator is at the top level "
         "of the JSON output. elbo: normalised lower bound; path_integral: integral of the time "
         "score along noisy copies of the image; probability_flow: density of the probability "
@@ -48,7 +48,7 @@ class Arguments(HeldOutFlags):
         "settings KEY=VALUE, applied to every estimator that has them", ()
     )
     dequantisation: str | None = setting(
-        "uniform, truncated_normal or decoder; default: that of the model", None
+        "uniform, truncated_normal or decoder; if not given, the model's", None
     )
     labels: bool = setting("evaluate p(x | label) with the labels of the images", False)
     formats: bool = setting("also print the bits of PNG, WebP and JPEG XL (if installed)", False)

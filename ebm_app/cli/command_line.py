@@ -57,7 +57,7 @@ class CommonFlags:
 class ModelFlag:
     """Model argument of a command."""
 
-    model: Positional[str] = argument("a folder, a bundled name or a hub id")
+    model: Positional[str] = argument("model: folder, bundled name or hub id")
 
 
 @configuration(kw_only=True)

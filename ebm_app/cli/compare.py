@@ -4,7 +4,7 @@ ebm compare runs/one runs/other
 ebm compare digits digits-energy --limit 100
 
 Each model is evaluated with its default estimator, on the same dequantisation noise. The standard
-error of the difference is that of the mean of paired differences.
+error is that of the paired differences.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from ebm_app.utils.output import Output, to_markdown
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
-    other: Positional[str] = argument("second model: a folder, a bundled name or a hub id")
+    other: Positional[str] = argument("second model: folder, bundled name or hub id")
     output_dir: Path = setting("folder for the record", Path("runs/compare"))
 
 

@@ -8,9 +8,9 @@ calibration offset is measured on validation images and stored with it: the mean
 its log density and its variational bound.
 
 An amortised likelihood is trained on the per-dimension terms of the model's bound, for training
-images and unusual variants of them. These targets are computed first, for up to half of
---max_train_minutes, and kept in the output folder for later runs. The error of the network is
-calibrated on validation images.
+images and unusual variants of them. The targets are computed first, for up to half of the
+time --max_train_minutes, and kept in the output folder for later runs. The error of the network
+is calibrated on validation images.
 """
 
 import math
@@ -43,9 +43,9 @@ NUM_HELD_OUT = 768
 class Arguments(LoopConfig, RunOptions, ConversionFlags):
     """Flags of the command. The recipe replaces some defaults."""
 
-    model: Positional[str | None] = setting("a folder, a bundled name or a hub id", None)
+    model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
     target: Literal["energy", "likelihood"] = setting("output of the network", "energy")
-    dataset: str | None = setting("data set; default: that of the model", None)
+    dataset: str | None = setting("data set; if not given, the model's", None)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     download: bool = setting("download the data set if it is missing", False)
     num_images: PositiveInt = setting("max training images, for --target likelihood", 20_000)

@@ -28,13 +28,13 @@ OLD_ESTIMATORS = ("noised", "pf_ode", "ratio", "paper")
 class ImageFlags(CommonFlags, ConversionFlags, ModelFlag):
     """Flags of a command that reads images for a model."""
 
-    dataset: str | None = setting("data set; default: that of the model", None)
+    dataset: str | None = setting("data set; if not given, the model's", None)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     download: bool = setting("download the data set if it is missing", False)
     skip_bad: bool = setting("skip files of a folder that are not readable images", False)
     split: Literal["train", "validation", "test"] = setting("split to evaluate", "test")
     limit: AtLeastTwo | None = setting(
-        "evaluate only the first images of the split; default: all images", None
+        "images to evaluate, from the start of the split; if not given, all", None
     )
 
 
@@ -44,13 +44,13 @@ class HeldOutFlags(ImageFlags):
 
     repeats: Draws = setting("dequantisation draws per image", 4)
     batch_size: BatchSize | None = setting(
-        "images per network call; default: as many as fit in 2^17 elements", None
+        "images per network call; if not given, as many as fit in 2^17 elements", None
     )
     eps: Margin | None = setting(
-        "evaluate log p at t = 1 - eps; default: the margin of the model", None
+        "evaluate log p at t = 1 - eps; if not given, the margin of the model", None
     )
     num_levels: NumLevels | None = setting(
-        "number of grey levels of a diffusers pipeline; default: 256", None
+        "number of grey levels of a diffusers pipeline; if not given, 256", None
     )
 
 

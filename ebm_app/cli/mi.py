@@ -18,14 +18,14 @@ from ebm_app.utils.output import Output
 @configuration(kw_only=True)
 class Arguments:
     x: str | None = setting("file of the rows of X: .npy, .npz, .csv, .tsv, .txt, .parquet", None)
-    y: str | None = setting("file of the rows of Y, paired with those of X; may be the same", None)
+    y: str | None = setting("file of the rows of Y, paired with X; may be the file of X", None)
     x_columns: tuple[str, ...] = setting(
-        "columns of --x, or name of the array of an .npz file; default: all columns", ()
+        "columns of --x, or name of the array of an .npz file; if not given, all columns", ()
     )
     y_columns: tuple[str, ...] = setting(
-        "columns of --y, or name of the array of an .npz file; default: all columns", ()
+        "columns of --y, or name of the array of an .npz file; if not given, all columns", ()
     )
-    iterations: Steps | None = setting("max training steps of each network; default: 1,000", None)
+    iterations: Steps | None = setting("max steps of each network; if not given, 1,000", None)
     seed: Seed = setting("seed of folds, weights and batches", 0)
     output_dir: Path = setting("folder for the record and the plot", Path("runs/mi"))
 

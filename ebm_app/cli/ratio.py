@@ -32,7 +32,7 @@ class Arguments:
         "ctsm_v",
     )
     columns: tuple[str, ...] = setting(
-        "columns of the files, or name of the array of .npz files; default: all columns", ()
+        "columns of the files, or name of the array of .npz files; if not given, all columns", ()
     )
     num_folds: int = setting("number of cross-fitting folds, each with its own network", 5)
     iterations: Steps = setting("max training steps of each network", 1_200)

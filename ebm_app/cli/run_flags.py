@@ -84,9 +84,9 @@ def recorded_flags(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags in a record. If it has none, the data set comes from the configuration of
     the model."""
     flags = dict(settings.get("flags", {}))
-    for part in settings.values():
-        if isinstance(part, Mapping) and "dataset" in part:
-            flags.setdefault("dataset", part["dataset"])
+    for section in settings.values():
+        if isinstance(section, Mapping) and "dataset" in section:
+            flags.setdefault("dataset", section["dataset"])
     lists = {name: tuple(value) for name, value in flags.items() if isinstance(value, list)}
     return flags | lists  # JSON stores tuples as lists
 

@@ -37,7 +37,7 @@ class Arguments(CommonFlags, ModelFlag):
         1.0,
     )
     num_steps: Steps | None = setting(
-        "steps of the solver, or temperatures of annealed_hmc; default: that of the sampler",
+        "steps of the solver, or temperatures of annealed_hmc; if not given, the sampler's",
         None,
     )
     sampler_args: tuple[str, ...] = setting(

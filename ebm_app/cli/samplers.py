@@ -50,7 +50,7 @@ FLOOR_DRAWS = 10
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
     run: tyro.conf.UseAppendAction[tuple[str, ...]] = setting(
-        "'SAMPLER key=value ...', may be repeated; default: one run per sampler", ()
+        "'SAMPLER key=value ...', may be repeated; if not given, one run per sampler", ()
     )
     num_images: NumImages = setting("number of images per run", 200)
     batch_size: BatchSize = setting("images per batch", 50)

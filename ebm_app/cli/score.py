@@ -4,8 +4,8 @@ ebm score digits photos --output scores.csv
 
 The table has one row per image: file, log_prob in nats, its standard error over dequantisation
 draws (stderr), bits_per_dim, and whether the model was trained on the image (yes, no, or empty if
-unknown). The size, channels and grey levels of the images must be those of the model; --resize,
---grayscale, --rgb and --round_levels convert them.
+unknown). Images must have the size, channels and grey levels of the model, or be converted with
+the flags --resize, --grayscale, --rgb and --round_levels.
 """
 
 import csv
@@ -42,7 +42,7 @@ COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim", "trained_on")
 class Arguments(CommonFlags, ConversionFlags, ModelFlag):
     folder: Positional[Path] = argument("folder of images, searched recursively")
     output: Path = setting("CSV file to write", Path("scores.csv"))
-    estimator: str | None = setting("estimator of log p; default: that of the model", None)
+    estimator: str | None = setting("estimator of log p; if not given, the model's", None)
     repeats: AtLeastTwo = setting("dequantisation draws per image", 4)
     batch_size: BatchSize = setting("images per batch", 128)
     skip_bad: bool = setting("skip files that cannot be read or converted", False)

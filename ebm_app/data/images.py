@@ -54,8 +54,8 @@ class ImageData:
         report: Mapping[str, Any] | None = None,
     ) -> Self:
         """Build a data set from its splits, with labels and names if all splits have them."""
-        images, *others = zip(*(splits[split] for split in SPLITS), strict=True)
-        labels, names = (None if any(own is None for own in each) else each for each in others)
+        images, *columns = zip(*(splits[split] for split in SPLITS), strict=True)
+        labels, names = (None if any(own is None for own in each) else each for each in columns)
         options = {"labels": labels, "names": names, "report": dict(report or {})}
         return cls(name, num_levels, *images, **options)
 
@@ -165,18 +165,18 @@ class ImageData:
         return to_display(levels, self.num_levels)
 
 
-def _hold_out(part: Labelled) -> tuple[Labelled, Labelled]:
+def _hold_out(data: Labelled) -> tuple[Labelled, Labelled]:
     """Hold out a random tenth of the images, at least 2, with all their copies."""
     # RandomState is stable across versions of numpy
-    order = torch.from_numpy(np.random.RandomState(0).permutation(len(part.images)))
-    hashes = image_hashes(part.images)[order]
+    order = torch.from_numpy(np.random.RandomState(0).permutation(len(data.images)))
+    hashes = image_hashes(data.images)[order]
     is_held_out = torch.isin(hashes, hashes[-max(2, len(order) // 10) :])
     if is_held_out.all():
         raise UserError(
             f"Expected at least 3 distinct images, got {len(order)} images, of which "
             f"{len(hashes.unique())} are distinct. Add images."
         )
-    return select(part, order[~is_held_out]), select(part, order[is_held_out])
+    return select(data, order[~is_held_out]), select(data, order[is_held_out])
 
 
 def image_digest(levels: Images, labels: Tensor | None = None) -> str:

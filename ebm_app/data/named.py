@@ -84,8 +84,8 @@ def _read_digits() -> dict[str, Labelled]:
     order = np.random.RandomState(0).permutation(len(digits.images))
     levels = torch.from_numpy(digits.images[order].astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(digits.target[order]).long()
-    parts = map(Labelled, levels.split(DIGITS_SPLITS), labels.split(DIGITS_SPLITS))
-    return dict(zip(SPLITS, parts, strict=True))
+    splits = map(Labelled, levels.split(DIGITS_SPLITS), labels.split(DIGITS_SPLITS))
+    return dict(zip(SPLITS, splits, strict=True))
 
 
 SOURCES = (

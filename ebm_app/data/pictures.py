@@ -50,7 +50,7 @@ def read_image(path: Path) -> Image.Image:
     except UserError:
         raise
     except Exception as error:  # Pillow's decoders raise many exception types
-        raise UserError(f"'{path}' is not a readable image. Repair or remove it.") from error
+        raise UserError(f"Cannot read '{path}' as an image. Repair or remove it.") from error
     return to_grey_or_rgb(image, str(path))
 
 

@@ -40,7 +40,7 @@ def expand_time(t: Time, x: Tensor) -> Tensor:
 
 
 def rows_per_call(x: Tensor) -> int:
-    """Return the max number of points with the size of those of ``x`` (B, *) per network call."""
+    """Return the max number of points like ``x[0]`` per network call, for x (B, *)."""
     return max(1, CHUNK_SIZES.get(x.device.type, LARGE_CHUNK) // max(1, x[:1].numel()))
 
 
@@ -90,7 +90,7 @@ class PathDensity:
         return other
 
     def with_eps(self, eps: float) -> Self:
-        """Return a copy with another margin at t = 1. With a margin below that of training, the
+        """Return a copy with another margin at t = 1. With a smaller margin than in training, the
         network is evaluated at times that it was not trained on.
 
         Raises:
@@ -259,18 +259,18 @@ def density_of(model: Any, num_nodes: int = 32) -> TimeScoreDensity:
 def arc_length_rule(
     path: GaussianPath,
     whole: tuple[float, float],
-    part: tuple[float, float],
+    interval: tuple[float, float],
     num_nodes: int,
     min_nodes: int,
 ) -> Rule:
-    """Return a Gauss-Legendre rule in the arc length tau on the interval ``part``. Nodes are times
-    t, and weights include dt / d tau.
+    """Return a Gauss-Legendre rule in the arc length tau on ``interval``. Nodes are times t, and
+    weights include dt / d tau.
 
-    It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the share of ``part`` in the arc
-    length of ``whole``. Cached, because inverting the arc length costs as much as a small network.
+    It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the share of ``interval`` in the
+    arc length of ``whole``. Cached, because inverting the arc length costs as much as a network.
     """
     whole_ends, ends = (
-        path.arc_length(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, part)
+        path.arc_length(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, interval)
     )
     share = ((ends[1] - ends[0]) / (whole_ends[1] - whole_ends[0])).abs().item()
     rule = rule_on(

@@ -4,8 +4,8 @@ r"""Energy network: one network for log p_t(x), its Stein score and its time sco
 
 where u is the fraction of the arc length of the path up to t, and f and g are the two outputs of
 the network. At t = 0 the density is exactly N(0, I); at later times it is normalised if the time
-derivative is exact. Both derivatives come from one backward pass and are those of one function,
-unlike the two heads of ``TimeScoreModel``.
+derivative is exact. Both derivatives come from one backward pass of the same function, unlike the
+two heads of ``TimeScoreModel``.
 
 After 400 core seconds of distillation on digits, this form had the best validation bound, 1.702
 bits per dim. Alternatives: x . g alone 1.710, f alone 1.712, a squared norm |x + f|^2 2.119.

@@ -12,7 +12,7 @@ black and white, the grid continues with a_k = g(s), which rises smoothly from 0
 remains N(d, s^2), because the sum over an unbounded grid equals the integral up to
 exp(-2 pi^2 s^2 / bin^2).
 
-The cost is that of the sums over levels. They run in chunks without a graph, and their derivatives
+The sums over levels dominate the cost. They run in chunks without a graph, and their derivatives
 follow from the central moments mu_3 and mu_4, for example d Var / d d = mu_3 / s^2.
 """
 

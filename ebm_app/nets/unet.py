@@ -117,9 +117,9 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
     if any(index >= resolutions for index in config.attention_levels):
         raise UserError(f"attention_levels must be between 0 and {resolutions - 1}.")
     if config.attention_levels:
-        head_dim, rest = divmod(config.block_out_channels[-1], config.num_heads)
+        head_dim, remainder = divmod(config.block_out_channels[-1], config.num_heads)
         attended = {config.block_out_channels[index] for index in config.attention_levels}
-        if rest or any(channels % head_dim for channels in attended):
+        if remainder or any(channels % head_dim for channels in attended):
             raise UserError(
                 f"num_heads {config.num_heads} must divide the last of {config.block_out_channels}"
                 " channels, and the quotient must divide those of resolutions with attention."

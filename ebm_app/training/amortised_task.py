@@ -103,8 +103,8 @@ def draw_images(sources: Sequence[ImageData], split: str, generator: torch.Gener
     levels, unusual = draw(data.split(split), SHARD).clone(), slice(1, None, 2)
     levels[unusual] = make_unusual(levels[unusual], data.num_levels, generator, KINDS)
     if split != "train":
-        rest = draw(data.split(split), SHARD // 4)
-        levels[3::4] = make_unusual(rest, data.num_levels, generator, OTHER_KINDS)
+        images = draw(data.split(split), SHARD // 4)
+        levels[3::4] = make_unusual(images, data.num_levels, generator, OTHER_KINDS)
     elif others:
         levels[3::4] = draw(torch.cat([other.train for other in others]), SHARD // 4)
     return levels

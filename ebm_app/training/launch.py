@@ -150,7 +150,7 @@ def prepare_folder(accelerator: Accelerator, options: RunOptions) -> None:
 def resume(trainer: Trainer, folder: Path) -> None:
     """Resume a run from a checkpoint, and save its best model in the output folder."""
     model, best = trainer.task.model, folder / checkpoint.STATE / checkpoint.BEST_FILE
-    model.add_training_hashes(read_hashes(folder))  # includes those of its initial weights
+    model.add_training_hashes(read_hashes(folder))  # includes those of the initial model
     space = fixed_space(model)
     with report_damage(folder / checkpoint.STATE):
         load(trainer, folder)

@@ -48,7 +48,7 @@ class RunOptions:
         "checkpoint to resume from: latest or a path", None
     )
     expect_processes: PositiveInt | None = setting(
-        "stop with an error if the number of processes is different", None
+        "expected number of processes; fails if it differs", None
     )
     device: str = setting("auto, cpu or cuda", "auto")
     init_from: str | None = None

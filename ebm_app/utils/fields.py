@@ -142,11 +142,11 @@ def _to_json(value: Any) -> Any:
     return repr(value) if plain is value else plain  # fails validation, which names the field
 
 
-def from_attributes(kind: type[T], source: Any, **others: Any) -> T:
+def from_attributes(kind: type[T], source: Any, **overrides: Any) -> T:
     """Build a settings class from the fields of ``source`` with the same names."""
     names = {item.name for item in dataclasses.fields(kind)}
     shared = [item.name for item in dataclasses.fields(source) if item.name in names]
-    return kind(**{name: getattr(source, name) for name in shared} | others)
+    return kind(**{name: getattr(source, name) for name in shared} | overrides)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
