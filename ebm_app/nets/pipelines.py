@@ -236,8 +236,8 @@ def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int
         raise UserError("The network has no sample_size. Set it to the side of the images.")
     if config.out_channels not in (channels, 2 * channels):
         raise UserError(
-            f"The network has {channels} input and {config.out_channels} output channels. Expected "
-            f"{channels} or {2 * channels} output channels."
+            f"The network has {channels} input and {config.out_channels} output channels. Use "
+            f"one with {channels} or {2 * channels} output channels."
         )
     if config.out_channels == 2 * channels:
         warnings.warn(
