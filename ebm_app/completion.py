@@ -105,7 +105,8 @@ def iterate_completion(
     guidance: float = 1.0,
     **settings: Any,
 ) -> Iterator[Frame]:
-    """Yield the steps of ``complete`` as frames in the space of the path."""
+    """Yield the steps of ``complete`` as frames in the space of the path, with its arguments and
+    errors."""
     config = check_argument(EBM, "ebm", ebm).config
     if config.space != EBMConfig.space:
         raise UserError(

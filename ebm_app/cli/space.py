@@ -1,4 +1,4 @@
-"""Write the folder of a Hugging Face Space that serves the web page of ``ebm app``.
+"""Write the folder of a Hugging Face Space that serves the web page of a model.
 
 python ui/space.py runs/space --model digits
 

@@ -126,7 +126,11 @@ class Coupling(Space):
 
 
 class SplineSpace(Composed):
-    """Spline flow: logit, standardisation, and ``LAYERS`` couplings of alternating parity."""
+    """Spline flow: logit, standardisation, and ``LAYERS`` couplings of alternating parity.
+
+    Raises:
+        UserError: if the images are too large.
+    """
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         dim = math.prod(image_shape)

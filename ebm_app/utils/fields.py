@@ -131,7 +131,11 @@ def from_strings(kind: type[T], texts: Mapping[str, str]) -> T:
 
 
 def from_dict(kind: type[T], data: Any, where: str) -> T:
-    """Build a settings class from JSON data; error messages start with ``where``."""
+    """Build a settings class from JSON data; error messages start with ``where``.
+
+    Raises:
+        UserError: for unknown or missing keys, and invalid values.
+    """
     text = to_json(data, inf_nan_mode="constants", fallback=_to_json)
     with user_errors(where):
         return TypeAdapter(kind).validate_json(text, strict=True)

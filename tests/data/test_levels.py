@@ -41,11 +41,11 @@ def test_to_levels_accepts_only_grid_values_and_levels():
     for near in (grid + 0.9e-3 / 16, grid - 0.9e-3 / 16, levels):
         assert torch.equal(to_levels(near, 17), levels)
     for images, words in (
-        (grid + 1.2e-3 / 16, "off the grid of the 17 levels"),
+        (grid + 1.2e-3 / 16, "not one of the 17 levels"),
         (grid * 16, "outside the range"),
         (grid - 1 / 16, "-0.0625"),
         (grid * torch.nan, "nan"),
-        (levels + 1, "levels of 0 to 16, got level 17"),
+        (levels + 1, "levels from 0 to 16, got level 17"),
         (levels.int(), "torch.int32"),
     ):
         assert words in error_of(to_levels, images, 17)
