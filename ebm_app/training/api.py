@@ -50,8 +50,8 @@ def train(
         validation: held-out images in the same format. Default: a random tenth of ``images``, at
             least 2.
         num_levels: number L of grey levels.
-        dataset: name of the data set in the run record. It also selects the recipe: names without
-            their own recipe, unlike "digits", use the one for their image size.
+        dataset: name of the data set in the run record. It also selects the recipe: names other
+            than "digits" use the recipe for their image size.
         flow: train in the latent space of this flow. Default: that of the ``init_from`` model, if
             any, otherwise the ambient space.
         labels: class labels (N,), for a class-conditional model. If ``images`` is a data set with
