@@ -24,7 +24,7 @@ MAX_DIM = 2**21
 
 
 class Conditioner(nn.Module):
-    """Convolutional network (B, C, H, W) -> (B, C_out, H, W) that only sees masked pixels.
+    """Convolutional network (B, C, H, W) -> (B, C_out, H, W) on the pixels in a mask.
 
     It has residual blocks of 3x3 convolutions without normalisation, so that an image does not
     depend on its batch. The mask and two coordinates are additional input channels, so that the
