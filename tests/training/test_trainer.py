@@ -129,7 +129,8 @@ def test_batch_is_a_function_of_seed_and_step(data, tmp_path):
 def test_every_objective_learns(data, tmp_path, objective):
     """On images of one level, the loss falls on the same validation draws."""
     levels = torch.full_like(data.train, 8)
-    settings = {"eps": 1e-2, "objective": objective}
+    settings = {"eps": 1e-2, "dequantisation": "uniform", "objective": objective}
+    settings |= {"prediction": "moments"} if objective == "ctsm_m" else {}
     settings |= {"stein_factor": float(objective in ("ctsm_m", "dual")), "learning_rate": 1e-2}
     settings |= {"max_train_steps": 30, "train_batch_size": 32, "checkpointing_steps": 30}
     settings |= {"validation_images": 10, "validation_repeats": 4, "validation_steps": 30}
