@@ -44,7 +44,7 @@ from ebm_app.utils.fields import PositiveInt, Steps, configuration, setting
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import sum_except_batch
 
-#: Number of pilot chains, their extra transitions per temperature, and max temperatures with any
+#: Number of pilot chains, their extra transitions, and max temperatures with transitions
 NUM_PILOT, PILOT_STEPS, PILOT_TEMPERATURES = 4, 3, 100
 #: Target acceptance; chains that hardly move increase the variance of log w
 ACCEPTANCE = 0.9
@@ -89,7 +89,7 @@ class Chains:
         model: the density; ``model.end`` is the last temperature.
         settings: settings of the chains.
         is_diffused: whether chains take steps of the reverse diffusion between temperatures.
-        data: held-out points (N, *), which determine shape and device, and start RAISE.
+        data: held-out points (N, *): starting points of RAISE, with the shape and device of all.
         seed: seed of all noise. Each batch of chains has its own generator.
     """
 

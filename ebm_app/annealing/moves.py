@@ -27,7 +27,7 @@ from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 
 class Move:
-    """A move between two temperatures, here the identity.
+    """Move between two temperatures; this base class is the identity.
 
     Each method maps positions (B, *) and a generator to new positions (B, *) and the log ratio
     (B,) float64 that enters the weight of a chain. ``forward`` moves to the next temperature,

@@ -63,14 +63,14 @@ class Findings(NamedTuple):
 class AnomalyDetector:
     r"""Detect images that are unusual under a model, with scikit-learn's conventions.
 
-    ``fit`` computes the scores s_i of n ordinary images, each with a state fitted to the other
-    folds, four fifths of the images. A new image with score s, whose state is fitted to all
-    images, has the p-value
+    ``fit`` scores each of n ordinary images with statistics of the other four fifths of the
+    images. New images are scored with statistics of all n images. If s_i are the scores of the n
+    images, an image with score s has the p-value
 
         p = (1 + #{i: s_i <= s}) / (n + 1).
 
     For ordinary images P(p <= a) is about a, and at most a if leaving out a fifth of the images
-    does not change the states (cross-conformal prediction, Vovk 2015, arXiv:1208.0806).
+    does not change the statistics (cross-conformal prediction, Vovk 2015, arXiv:1208.0806).
 
     >>> detector = AnomalyDetector("digits")
     >>> detector.predict(torch.zeros(1, 1, 8, 8), false_alarm_rate=0.05)
@@ -80,7 +80,7 @@ class AnomalyDetector:
         model: an ``EBM`` with a Stein head, or its name, folder or hub id. A fitted detector in
             the model's folder is loaded; all bundled models but the energy networks have one.
         score: a key of ``SCORES``, or "ranks" for the sum of the log ranks of all scores.
-        device: device of a model that is not an ``EBM`` yet.
+        device: device to load a model on.
 
     Attributes:
         left_out: indices of the images that ``fit`` did not use, because they are duplicates or
@@ -190,7 +190,7 @@ class AnomalyDetector:
         return 1 / (1 + len(self._calibration()))
 
     def threshold(self, false_alarm_rate: float) -> float:
-        """Return the score at or below which images are unusual at a false-alarm rate in (0, 1).
+        """Return the score below which images are unusual at a false-alarm rate in (0, 1).
 
         Raises:
             UserError: if the rate is not in (0, 1), or too small for the calibration images.

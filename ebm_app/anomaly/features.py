@@ -144,7 +144,7 @@ def noise_times(ebm: EBM) -> list[float]:
         UserError: if the model has no Stein head, or its path does not start from N(0, I).
     """
     if not ebm.config.stein_head:
-        raise UserError("This model has no Stein head, which anomaly detection needs.")
+        raise UserError("Anomaly detection needs a model with a Stein head. Use another model.")
     path = require_one_sided(ebm.density.path)
     with_copies, alone, num_pixels = noise_levels(ebm.config.image_shape)
     shift = math.log(num_pixels / math.prod(ebm.config.image_shape[1:]))

@@ -19,9 +19,9 @@ NUM_FEATURES, BATCH_SIZE, LEARNING_RATE = 64, 64, 2e-3
 
 
 class Classifier(nn.Module):
-    """Classifier: convolutions down to at most 7 pixels per side, 64 features, and the logits.
+    """Convolutional classifier. Pooling reduces the shorter side to at most 7 pixels.
 
-    The features are the outputs of a linear layer before the ReLU, where they are closer to
+    The 64 features are the outputs of a linear layer before the ReLU, where they are closer to
     Gaussian.
 
     Args:

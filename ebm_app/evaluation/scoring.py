@@ -164,8 +164,8 @@ def codec_bits(levels: Tensor) -> dict[str, float]:
     num, channels, height, width = levels.shape
     if channels not in (1, 3) or int(levels.max()) >= NUM_VALUES:
         raise UserError(
-            f"Image formats take 1 or 3 channels of {NUM_VALUES} levels, got images of shape "
-            f"{tuple(levels.shape)}."
+            f"Expected images of 1 or 3 channels and at most {NUM_VALUES} levels for image "
+            f"formats, got shape {tuple(levels.shape)}."
         )
     columns = ceil(sqrt(num))
     rows = num // columns  # images of an incomplete row are left out

@@ -5,7 +5,7 @@ r"""Checks, on held-out images, of identities that every exact model satisfies.
 - The noise that a Stein head predicts has the right size (see ``noise_excess``).
 - The default estimator agrees on average with the density of the probability flow.
 
-A check passes if its value is 0 within an allowance and three standard errors.
+A check passes if its value is 0 within an allowance plus three standard errors.
 """
 
 import math
@@ -37,7 +37,7 @@ BATCH_SIZE = 16
 
 
 class Check(NamedTuple):
-    """Result of one check, in bits per dim: ``value`` should be 0 within ``allowance`` and three
+    """Result of one check, in bits per dim. ``value`` should be 0 within ``allowance`` plus three
     times its standard error ``stderr``."""
 
     name: str

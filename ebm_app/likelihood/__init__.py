@@ -1,4 +1,4 @@
-"""Estimators of log p_t(x), by the name that ``--estimator`` takes.
+"""Estimators of log p_t(x). ``ESTIMATORS`` maps the values of ``--estimator`` to classes.
 
 They use different outputs of a model, so their disagreement indicates its error. All values are
 in nats.
@@ -26,7 +26,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "discrete": DiscreteBound,
     "amortised": Amortised,
 }
-#: Old names of estimators: the new name, and settings that go with it.
+#: Old name of an estimator -> its new name, and the settings that it implies.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "noised": ("path_integral", {}),
     "pf_ode": ("probability_flow", {}),

@@ -214,7 +214,7 @@ class Amortised(Estimator):
                 f"MODEL --target likelihood --output_dir MODEL/{AMORTISED_FOLDER}"
             )
         if model.labels is not None:
-            raise UserError("The estimator amortised predicts log P(image). Leave labels out.")
+            raise UserError("The estimator amortised does not support labels. Leave labels out.")
         changed = (folder / WEIGHTS_FILE).stat().st_mtime_ns
         return _load(folder, changed, levels.device, model.model).estimate(levels)
 

@@ -1,7 +1,7 @@
 r"""Log-likelihood and bits per dim of quantised images.
 
 Dequantisation maps an image of grey levels k to a point y of the path's space, drawn from a
-density q(y | k) on its cells. By Jensen's inequality, its log probability is bounded by
+density q(y | k) on its cells. By Jensen's inequality,
 
     log P(k) >= E_{y ~ q}[log p_t(y) - log q(y | k)],
 

@@ -44,8 +44,8 @@ class DiscreteBound(Estimator):
     at most 1. That step uses an independent draw, so the control variate adds no bias.
 
     Args:
-        num_steps: number of steps, evenly spaced over those of the scheduler; by default all, of
-            which the first is the decoder's. Fewer steps give more bits.
+        num_steps: number of steps, evenly spaced over those of the scheduler; by default all,
+            including that of the decoder. Fewer steps give more bits.
         variance: "small" or "large".
         seed: seed of e; the noise of an image does not depend on its batch.
 
@@ -111,7 +111,7 @@ class DiscreteBound(Estimator):
         scheduler."""
         num_steps = self.num_steps or count
         if num_steps > count + 1:
-            raise UserError(f"num_steps is {num_steps}, but the model has {count + 1} steps.")
+            raise UserError(f"Expected num_steps of at most {count + 1}, got {num_steps}.")
         return torch.linspace(0, count, min(num_steps, count) + 1).round().long()
 
 

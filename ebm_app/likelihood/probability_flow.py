@@ -24,7 +24,7 @@ class ProbabilityFlowDensity(PointEstimator):
 
     Args:
         num_steps: steps of the first solve, by Kutta's 3/8 rule.
-        max_refinements: max number of times that the step is halved until an image converges.
+        max_refinements: max number of halvings of the step until an image converges.
         num_probes: Rademacher probes of the divergence, frozen for all solves; 0 computes it
             exactly, with D backward passes per evaluation.
         start: time at which p_t is replaced by N(0, I); alpha must exceed 0 there.

@@ -1,4 +1,4 @@
-r"""Hamiltonian Monte Carlo (HMC) on B independent chains, and annealing by it.
+r"""Hamiltonian Monte Carlo (HMC) on B independent chains, and annealing with HMC transitions.
 
 A density exp(-U(x)) is extended by a momentum v ~ N(0, I) with the energy in nats
 

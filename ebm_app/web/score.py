@@ -69,8 +69,8 @@ FORMATS = (
 class ScoreOutputs(NamedTuple):
     """Outputs of a run; None or empty until they are computed.
 
-    The image at the model's resolution, the answer, the anomaly map, the class probabilities of a
-    class-conditional model, the metrics, and the image as a tensor for ``idea``.
+    They are the image at the model's resolution, the answer, the anomaly map, the class
+    probabilities of a class-conditional model, the metrics, and the image as a tensor.
     """
 
     seen: Image.Image | None = None

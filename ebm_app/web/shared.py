@@ -21,8 +21,7 @@ MAX_SEED = 2**31 - 1
 INTERVAL = 0.5
 #: Options of an event that bypasses the queue and is hidden from the API
 AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-#: Max concurrent events by kind. Further ones wait in the queue, and kinds do not wait for each
-#: other.
+#: Max concurrent events by kind. Further events wait in the queue of their kind.
 LIMITS = {"sample": 2, "score": 2, "research": 1}
 #: Folder of an absolute path in a message, quoted or not
 FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
@@ -72,7 +71,7 @@ def start_by(
     kind: str,
     **fixed: Any,
 ) -> Dependency:
-    """Start an endpoint by the first button and stop it by the second. Return its event.
+    """Start an endpoint with the first button and stop it with the second. Return its event.
 
     ``fixed`` are keyword arguments of ``run`` that are not inputs of the endpoint.
     """
@@ -88,7 +87,7 @@ def clear_on(
     triggers: list[Callable[..., Any]], events: list[Dependency], outputs: list[gr.Component]
 ) -> None:
     """Stop the events and clear their outputs on an action of the visitor, so that no outdated
-    result is shown. Do not use change events, which may fire after the next run has started."""
+    result is shown. ``triggers`` cannot be change events, which may fire during the next run."""
     gr.on(triggers, None, cancels=events, **AT_ONCE)
     gr.on(triggers, lambda: [None] * len(outputs), None, outputs, **AT_ONCE)
 
@@ -113,7 +112,7 @@ def progress(step: int, total: int) -> str:
 
 
 def write_link(*names: str, **fixed: str) -> str:
-    """Return JavaScript of an event that writes its inputs, by ``names``, and the ``fixed`` values
+    """Return JavaScript that writes the inputs of an event, by ``names``, and ``fixed`` values
     into the address of the browser.
 
     >>> "tab" in write_link("model", tab="score")

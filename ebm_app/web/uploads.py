@@ -47,9 +47,9 @@ class DigitFrame(NamedTuple):
     grid: float = 0.0
 
 
-#: Frames by data set. An 8 x 8 digit takes the full height and at most three quarters of the
-#: width. The longer side of an MNIST digit takes 20 of 28 pixels, its centre of mass is at the
-#: centre of a pixel, and it is moved by whole pixels.
+#: Frames by data set. An 8 x 8 digit fills the height and at most three quarters of the width. The
+#: longer side of an MNIST digit is 20 of 28 pixels, its centre of mass is at the centre of a
+#: pixel, and it is moved by whole pixels.
 FRAMES = {
     "digits": DigitFrame(lambda width, height: (min(width / height, 0.75), 1.0)),
     "mnist": DigitFrame(

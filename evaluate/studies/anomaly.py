@@ -36,7 +36,7 @@ FALSE_ALARM_RATES = (0.01, 0.05, 0.1)
 PYOD = ("ECOD", "COPOD", "HBOS", "KNN", "INNE")
 #: Number of validation images to fit the other detectors, and this package's if not yet fitted.
 NUM_FITTED = 2000
-#: Data set of a model: data set whose test images are unusual for it
+#: Data set of a model -> data set whose test images are unusual for it
 OTHER_DATASETS = {"fashion_mnist": "mnist", "cifar10": "fashion_mnist"}
 
 

@@ -99,7 +99,7 @@ def log_density_of(data: GaussianMixture, path: GaussianPath) -> Function:
 
 
 def time_derivative(function: Function) -> Function:
-    """Return d/dt of a function: the time score, for a log density."""
+    """Return d/dt of a function, the time score if it is a log density."""
     return lambda x, t: jvp(lambda time: function(x, time), (t,), (torch.ones_like(t),))[1]
 
 
@@ -123,7 +123,7 @@ def kl_bound(
     Returns:
         ``kl``: E[log p1 - log p1_hat] (nats), of either sign; ``mean_square``: E[(log p1 - log
         p1_hat)^2]; ``discretisation`` and ``estimation``, the two terms of ``bound`` (nats^2);
-        ``ratio``: sqrt(bound) / |kl|; the standard error of ``kl``.
+        ``ratio``: sqrt(bound) / |kl|; ``kl_stderr``: standard error of ``kl``.
     """
     times = torch.arange(1, num_steps + 1).to(x) / num_steps
     difference = error * (1 + torch.sin(x.sum(1) + 2 * math.pi * times[:, None]))

@@ -35,7 +35,7 @@ from ebm_app.utils.registry import choose
 Metrics = dict[str, Any]
 #: Factor of the paper's error above which a row is marked as not converged
 FAR = 10
-#: Number of validation points and of test points, and with --quick
+#: Number of validation and test points, by default and with --quick
 NUM_POINTS, QUICK_POINTS = 10_000, 2_000
 #: (problem, method) -> mean squared error of the log ratio in nats^2, over three runs, as reported
 #: by the paper (arXiv:2502.02300, appendices E and F)
