@@ -73,8 +73,9 @@ class ChainEnds(NamedTuple):
     """B chains after their last distribution, on the CPU.
 
     Attributes:
-        position: (B, *). log_weight: (B,) float64, in nats.
-        acceptance: mean acceptance probability of the batch of each chain, (B,).
+        position: (B, *).
+        log_weight: (B,) float64, in nats.
+        acceptance: (B,), mean acceptance probability of each chain's batch.
     """
 
     position: Tensor

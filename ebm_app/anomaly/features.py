@@ -164,7 +164,8 @@ def to_model_levels(ebm: EBM, images: Any) -> Tensor:
 
 @torch.no_grad()
 def extract_features(ebm: EBM, images: Any) -> Features:
-    """Return the features of images (B, C, H, W), in [0, 1] or uint8 levels.
+    """Return the features of images (B, C, H, W), in [0, 1] or uint8 levels. Raises as
+    ``to_model_levels`` and ``noise_times``.
 
     >>> from ebm_app import EBM
     >>> extract_features(EBM.from_pretrained("digits"), torch.zeros(2, 1, 8, 8)).losses.shape

@@ -24,6 +24,9 @@ def conformal_p_values(scores: Tensor, calibration: Tensor) -> np.ndarray:
     array([0.25, 1.  ])
 
     Source: Bates et al. 2023, arXiv:2104.08279.
+
+    Raises:
+        UserError: for scores that are not finite.
     """
     check_finite(scores, "anomaly scores")
     check_finite(calibration, "calibration scores")

@@ -72,8 +72,11 @@ class Likelihood(NamedTuple):
 
 
 def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Likelihood:
-    """Concatenate estimates of batches into the likelihood of all images; ``nfe`` is their
-    maximum."""
+    """Concatenate estimates of batches into the likelihood of all images; ``nfe`` is the maximum.
+
+    Raises:
+        UserError: if a log-likelihood is not finite.
+    """
     log_prob, error = (torch.cat([e[i] for e in estimates]) for i in (0, 1))
     if bad := int((~log_prob.isfinite()).sum()):
         raise UserError(

@@ -25,19 +25,19 @@ Weighting = Callable[[GaussianPath, Tensor], Tensor]
 
 
 def uniform(path: GaussianPath, t: Tensor) -> Tensor:
-    """Uniform weighting: lambda(t) = 1."""
+    """Return lambda(t) = 1, the uniform weighting."""
     return torch.ones_like(t)
 
 
 def stein_score(path: GaussianPath, t: Tensor) -> Tensor:
-    """Stein score normalisation: lambda(t) = v_t, the inverse second moment of the conditional
-    Stein score (paper, section 5)."""
+    """Return lambda(t) = v_t, the inverse second moment of the conditional Stein score (paper,
+    section 5)."""
     return path.variance(t)
 
 
 def inverse_variance(path: GaussianPath, t: Tensor) -> Tensor:
-    """Time score normalisation (paper, section 5): lambda(t) = 1 / Var[d/dt log p_t(x_i | z)] per
-    dimension, for data with the second moment ``path.c``."""
+    """Return lambda(t) = 1 / Var[d/dt log p_t(x_i | z)] per dimension, for data with the second
+    moment ``path.c``: the paper's time score normalisation (section 5)."""
     return 1 / path.time_score_variance(t)
 
 

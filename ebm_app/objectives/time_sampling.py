@@ -24,7 +24,7 @@ class TimeSample(NamedTuple):
 
 
 class TimeSampler(ABC):
-    """Draws times by applying an inverse distribution function to uniform numbers.
+    """Sampler of times, by an inverse distribution function of uniform numbers.
 
     Args:
         path: the path.
@@ -112,9 +112,9 @@ class ArcLength(TimeSampler):
 
 
 class EarlyTimes(ArcLength):
-    """Stratified times, uniform in the log signal-to-noise ratio (``GaussianPath.log_snr``), from
-    -8 to the ratio at which the early network ends. Weighted averages are averages over uniform
-    times between the two.
+    """Stratified times, uniform in the log signal-to-noise ratio (``OneSidedPath.log_snr``), from
+    -8 to ``highest``, where the early network ends. Weighted averages are averages over uniform
+    times in between.
 
     Args:
         path, eps: as for ``TimeSampler``.

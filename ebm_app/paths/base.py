@@ -48,7 +48,7 @@ class PathSample(NamedTuple):
 
 
 class GaussianPath(ABC):
-    """A conditional Gaussian path; the equations are in the module docstring.
+    """Conditional Gaussian path. The equations are in the module docstring.
 
     Args:
         c: assumed second moment of the data per dimension, E||delta||^2 / D. The paper uses 1.
@@ -167,9 +167,8 @@ def invert(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
 
 
 class Schedule(NamedTuple):
-    """Increasing function ``tau`` of time on a path, (path, times (B,)) -> (B,) float64. The steps
-    of a probability flow and the temperatures (times) of annealed chains are evenly spaced in
-    it."""
+    """Increasing function ``tau`` of time on a path, (path, times (B,)) -> (B,) float64. Steps of
+    a probability flow and temperatures (times) of annealed chains are evenly spaced in tau."""
 
     tau: Callable[[GaussianPath, Tensor], Tensor]
 

@@ -25,7 +25,7 @@ def arc_length_integral(s: Tensor, one_minus_s2: Tensor, k: float) -> Tensor:
 
 
 class VariancePreservingPath(OneSidedPath):
-    """A path with v_t = 1 - alpha_t^2, for which derived quantities have closed forms."""
+    """Path with v_t = 1 - alpha_t^2, for which derived quantities have closed forms."""
 
     def variance_dt(self, t: Tensor) -> Tensor:
         return -2 * self.alpha(t) * self.alpha_dt(t)
@@ -49,7 +49,7 @@ class LinearVPPath(VariancePreservingPath):
 
 
 class VPPath(VariancePreservingPath):
-    """The path of the paper's image experiments, with the diffusion schedule
+    """Path of the paper's image experiments, with the diffusion schedule
     alpha_t = exp(-(1-t)^2 (b1 - b0)/4 - (1-t) b0/2).
 
     alpha_0 is 0.0066, not 0, for b = (0.1, 20): the path starts close to the reference.
@@ -74,7 +74,7 @@ class VPPath(VariancePreservingPath):
 
 
 class LogSNRPath(VariancePreservingPath):
-    """The path of a diffusers scheduler, with a log signal-to-noise ratio l = log(alpha_t^2 / v_t)
+    """Path of a diffusers scheduler, with a log signal-to-noise ratio l = log(alpha_t^2 / v_t)
     linear in t from ``first`` to ``last``: alpha_t^2 = sigmoid(l), v_t = sigmoid(-l).
 
     Neither end is degenerate: the first time is not pure noise, and the last not pure data.
@@ -98,8 +98,8 @@ class LogSNRPath(VariancePreservingPath):
 
 
 class SchrodingerBridgePath(GaussianPath):
-    """The two-sided path with z = (x0, x1), mean (1 - t) x0 + t x1 and v_t = sigma^2 t (1 - t),
-    for any p0 and p1.
+    """Two-sided path with z = (x0, x1), mean (1 - t) x0 + t x1 and v_t = sigma^2 t (1 - t), for
+    any p0 and p1.
 
     Args:
         sigma: scale of the noise. With 0, points can be drawn but no conditional score exists.

@@ -11,7 +11,7 @@ from ebm_app.utils.tensors import expand_like, standard_normal_log_density
 
 
 class OneSidedPath(GaussianPath):
-    """A path from N(0, I) with z = x1: x_t = alpha_t x1 + sqrt(v_t) x0, so eps is x0."""
+    """Path from N(0, I) with z = x1: x_t = alpha_t x1 + sqrt(v_t) x0, so eps is x0."""
 
     def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
         """Draw a point at ``t`` (B,) from noise ``x0`` and data ``x1`` (B, *)."""

@@ -22,7 +22,9 @@ class GaussianMixture:
     """p(x) = sum_j w_j N(x; m_j, diag(u_j)).
 
     Args:
-        log_weight: log w (J,). means: m (J, D). variances: u (J, D). All float64.
+        log_weight: log w (J,), float64.
+        means: m (J, D), float64.
+        variances: u (J, D), float64.
     """
 
     log_weight: Tensor
