@@ -144,8 +144,8 @@ class Mixture(Composition):
 def sample_composed(
     ebm: EBM, composition: Composition, num_images: int, seed: int = 0, **settings: Any
 ) -> Tensor:
-    """Draw images (num_images, C, H, W) in [0, 1] from a composition by annealed HMC. ``ebm`` must
-    have the space of the composed models.
+    """Draw images (num_images, C, H, W) in [0, 1] from a composition by annealed HMC. ``ebm`` is
+    one of the composed models, or a model in the same space.
 
     >>> ebm = EBM.from_pretrained("digits-energy")
     >>> squared = Product([ebm.density], [2.0])

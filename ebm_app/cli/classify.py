@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def calibration_error(confidence: Tensor, is_correct: Tensor) -> float:
-    """Return the expected calibration error: the mean over images of |accuracy - confidence| of
+    """Return the expected calibration error: the mean over images of |accuracy - confidence| in
     their confidence bin.
 
     Source: Guo et al. 2017, arXiv:1706.04599, equation 3, with 15 bins of equal width.

@@ -85,7 +85,7 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
 
 def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images, list[str] | None]":
     """Return a data set, the grey levels (N, C, H, W) of the images to evaluate, and the names of
-    those that the model was trained on, or None if its training images were not recorded."""
+    those that the model was trained on, or None if unknown. Warns if there are any."""
     from ebm_app.evaluation.held_out import images_for  # slow to import
 
     data = images_for(

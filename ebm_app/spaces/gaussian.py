@@ -24,8 +24,8 @@ class Whitening(Space):
 
     so that u has mean 0 and covariance near I, in float64. C is the empirical covariance, which is
     singular for few images. The shrinkage s of Ledoit and Wolf minimises the expected distance
-    from S to the true covariance. The symmetric root (ZCA whitening) is closest to the identity,
-    so u still looks like an image.
+    from S to the true covariance. With the symmetric root (ZCA whitening), u stays closest to x
+    and still looks like an image.
 
     Args:
         image_shape: (C, H, W).

@@ -158,8 +158,8 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
         )
     if prediction == "levels" and ebm_config.dequantisation == "uniform":
         raise UserError(
-            "Prediction levels has no density between the grey levels, where --dequantisation "
-            "uniform evaluates it. Use --dequantisation truncated_normal, or --prediction moments."
+            "--dequantisation uniform evaluates the density between grey levels, where prediction "
+            "levels has none. Use --dequantisation truncated_normal, or --prediction moments."
         )
     path = require_one_sided(build_path(ebm_config))
     if prediction != ENERGY:
