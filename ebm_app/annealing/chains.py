@@ -90,7 +90,7 @@ class Chains:
         model: the density; ``model.end`` is the last temperature.
         settings: settings of the chains.
         is_diffused: whether chains take steps of the reverse diffusion between temperatures.
-        data: held-out points (N, *): starting points of RAISE, with the shape and device of all.
+        data: held-out points (N, *), from which RAISE starts; they set the shape and device.
         seed: seed of all noise. Each batch of chains has its own generator.
     """
 

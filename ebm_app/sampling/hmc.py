@@ -22,8 +22,8 @@ and the density is invariant up to the second-order error of that rule.
 ``anneal`` moves chains from exact samples x_0 of a reference p_0 through distributions p_1, ...,
 p_K, each known up to a constant: by a transport T_k, which is a bijection (such as the identity)
 or a draw from p(y | x), then by transitions that leave p_k invariant. It is the loop of annealed
-HMC and of annealed importance sampling. If the log densities are known, the log importance weight
-of a chain in nats, up to the constants of p_0 and p_K, is, with y_k = T_k(x_{k-1}),
+HMC and of annealed importance sampling. Let y_k = T_k(x_{k-1}). If the log densities are known,
+the log importance weight of a chain in nats, up to the constants of p_0 and p_K, is
 
     log w = sum_k [log p_k(y_k) - log p_{k-1}(x_{k-1}) + log |det T_k'(x_{k-1})|],
 
