@@ -58,8 +58,8 @@ HINT = (
     "Learn the log density ratio log p₁/p₀ of two known densities, and compare it with the exact "
     "one. p₀ is the reference at t = 0, p₁ the data at t = 1."
 )
-#: Text, plot of the densities in two dimensions, plot of the log ratio, and metrics
-ToyOutputs = tuple[str, Figure | None, Figure, dict[str, Any]]
+#: Plot of the log ratio, text, plot of the densities in two dimensions, and metrics
+ToyOutputs = tuple[Figure, str, Figure | None, dict[str, Any]]
 
 
 def toy(
@@ -74,15 +74,15 @@ def toy(
 ) -> Iterator[ToyOutputs]:
     """Train a density ratio estimator on a toy problem.
 
-    Returns a text, a plot of the learned densities of a two-dimensional problem at the end, a plot
-    of the log ratio, and the metrics. They are computed on validation points during training, and
+    Returns a plot of the log ratio, a text, at the end of a two-dimensional problem a plot of the
+    learned densities, and the metrics. They are computed on validation points during training, and
     for the best step on test points at the end.
     """
     pair = PROBLEMS[choose("problem", problem, PROBLEMS)].pair
     path_label, sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))]
     choose("method", method, METHODS)
     name, label = method_label(method), f"{problem_label(problem)} · {path_label}"
-    yield f"Starting · {label}", None, plot_pair(pair), {}
+    yield plot_pair(pair), f"Starting · {label}", None, {}
     begin, curve = time.perf_counter(), []
     settings = {
         "problem": problem,
@@ -111,7 +111,7 @@ def toy(
         plot = plot_trial(curve, points.truth, estimate, f"{name}\n{problem_label(problem)}")
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
         densities = None if planes is None else plot_planes(planes)
-        return f"{head}\n{name}: {result_text(metrics)}", densities, plot, metrics
+        return plot, f"{head}\n{name}: {result_text(metrics)}", densities, metrics
 
     chosen = replace(
         PROBLEMS[problem],
@@ -250,7 +250,7 @@ def build(seed: int, device: str) -> None:
             text = text_box("Run", 3)
             densities = plot_box("Densities p_t and time score")
             plot = plot_box("Log ratio", value=plot_pair(PROBLEMS[first].pair))
-            outputs = [text, densities, plot, metrics_box()]
+            outputs = [plot, text, densities, metrics_box()]
 
     def select_path(problem: str) -> dict[str, Any]:
         names = paths_of(problem)
@@ -265,7 +265,7 @@ def build(seed: int, device: str) -> None:
     # show draws of the problem instead of an outdated result
     gr.on(
         triggers,
-        lambda name: ["", None, plot_pair(PROBLEMS[name].pair), None],
+        lambda name: [plot_pair(PROBLEMS[name].pair), "", None, None],
         problem,
         outputs,
         **AT_ONCE,

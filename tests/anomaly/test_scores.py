@@ -85,8 +85,8 @@ def test_energy_distance_matches_its_equation():
 
 def test_two_sample_test_detects_mirrored_images():
     ebm, digits = EBM.from_pretrained("digits"), load_images("digits")
-    a, b = digits.test[:40], digits.test[40:80]
+    a, b = digits.test[:80], digits.test[80:160]
     same = two_sample_test(ebm, a, b, 199)
-    shifted = two_sample_test(ebm, a, torch.cat([b[:20], b[20:].flip(-1)]), 199)
-    assert same.p_value > 0.05 > shifted.p_value and shifted.b.shape == (40,)
-    assert shifted.b[20:].mean() < shifted.b[:20].mean()
+    shifted = two_sample_test(ebm, a, torch.cat([b[:40], b[40:].flip(-1)]), 199)
+    assert same.p_value > 0.05 > shifted.p_value and shifted.b.shape == (80,)
+    assert shifted.b[40:].mean() < shifted.b[:40].mean()

@@ -35,7 +35,7 @@ RETURNS = {
     "/generate": "Gallery Textbox Number",
     "/mi": "Plot Textbox Json",
     "/score": "Image Textbox Plot Label Json",
-    "/toy": "Plot Textbox Json",
+    "/toy": "Plot Textbox Plot Json",
 }
 HTML = "<img src=x onerror=alert(1)>"
 FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}

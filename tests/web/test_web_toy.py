@@ -13,9 +13,9 @@ def test_every_evaluation_is_shown(monkeypatch):
     monkeypatch.setattr(planes, "NUM_DRAWS", 100)
     arguments = "gaussians_d2", "variance_preserving", "ctsm_v_time1", 1e-3, 2, 3
     outputs = list(toy.toy(*arguments))
-    heads = [text.split(" · ")[0] for text, *_ in outputs]
+    heads = [text.split(" · ")[0] for _, text, *_ in outputs]
     assert heads == ["Starting", "Step 0 of 2", "Step 1 of 2", "Step 2 of 2", "2 steps"]
-    text, densities, plot, metrics = outputs[-1]
+    plot, text, densities, metrics = outputs[-1]
     assert len(densities.axes) == 15 and len(plot.axes) == 2
     assert json.loads(json.dumps(metrics)) == metrics
     assert {"path_kind": "variance_preserving", "iterations": 2}.items() < metrics.items()
@@ -28,7 +28,7 @@ def test_every_evaluation_is_shown(monkeypatch):
 
 def test_only_two_dimensional_problems_have_a_plot_of_densities():
     names = "gaussians_d5", "variance_preserving", "ctsm_v_time1"
-    *_, (_, densities, *_) = toy.toy(*names, 1e-3, 2, 3)
+    *_, (_, _, densities, _) = toy.toy(*names, 1e-3, 2, 3)
     assert densities is None
 
 
