@@ -35,7 +35,7 @@ from .shared import (
     slider,
     text_box,
 )
-from .uploads import EMPTY, black_canvas, prepare_drawing, read_canvas, read_upload
+from .uploads import EMPTY, black_canvas, digest_ink, prepare_drawing, read_canvas, read_upload
 
 MAX_REPEATS = 64
 #: Dequantisation draws of the first estimate, and of each refinement
@@ -268,15 +268,21 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     # in the queue, because gradio hides errors of events outside it
     upload.change(lambda path: path, upload, file, **AT_ONCE | {"queue": True})
     scored = file.change(bind(score, **fixed), inputs, outputs, api_name="score", **options)
-    # A new stroke cancels the run of the previous one, then starts its own. The canvas may report
-    # a stroke twice. Without always_last, the second report would cancel the run and start none.
-    inputs, options["api_name"] = [model, drawing, repeats], "score_drawing"
-    stroke = drawing.input(lambda: None, trigger_mode="always_last", **AT_ONCE)
-    drawn = stroke.then(bind(score_drawing, **fixed), inputs, outputs, **options)
-    drawing.input(None, cancels=[drawn], **AT_ONCE)
+    # The canvas may report a stroke twice, and as empty in between. Only another drawing cancels
+    # the run of the previous one, and then starts its own: the page dispatches the events of a
+    # change in the order of their definition. Without multiple, the run would wait for the end of
+    # the cancelled one.
+    changed, started = (gr.Textbox(label=name, visible="hidden") for name in ("Ink", "Run"))
+    inputs, options = [model, drawing, repeats], options | {"trigger_mode": "multiple"}
+    drawn = started.change(
+        bind(score_drawing, **fixed), inputs, outputs, api_name="score_drawing", **options
+    )
+    changed.change(None, cancels=[drawn], **AT_ONCE)
+    changed.change(lambda digest: digest, changed, started, **AT_ONCE)
+    drawing.input(digest_ink, drawing, changed, trigger_mode="multiple", **AT_ONCE)
     events = [scored, drawn]
     explained = idea.build(models, model, events, outputs[-1])
-    clear_on([model.input, drawing.clear], events, [file, *outputs, *explained])
+    clear_on([model.input, drawing.clear], events, [file, changed, started, *outputs, *explained])
     return upload, sources
 
 
