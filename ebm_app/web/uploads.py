@@ -6,7 +6,7 @@ For data sets of digits, a drawing is scaled and centred like the digits of the 
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gradio as gr
 import numpy as np
