@@ -1,6 +1,7 @@
 """Score tab: how likely is an image, is it unusual, and where?"""
 
 import math
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -263,26 +264,28 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     outputs = list(ScoreOutputs(seen, text, where, classes, metrics, gr.State()))
     fixed = {"models": models, "seed": seed}
     options = {"show_progress": "hidden", "trigger_mode": "always_last", **of_kind("score")}
-    # the file of the upload, because gradio may send the change of one image twice
-    file, inputs = gr.Textbox(label="File", visible="hidden"), [model, upload, repeats]
-    # in the queue, because gradio hides errors of events outside it
+    # The file of the upload, because gradio may send the change of one image twice. It is in the
+    # queue, because gradio hides errors of events outside it.
+    file = gr.Textbox(label="File", visible="hidden")
     upload.change(lambda path: path, upload, file, **AT_ONCE | {"queue": True})
-    scored = file.change(bind(score, **fixed), inputs, outputs, api_name="score", **options)
+    run = bind(score, **fixed)
+    scored = file.change(run, [model, upload, repeats], outputs, api_name="score", **options)
     # The canvas may report a stroke twice, and as empty in between. Only another drawing cancels
-    # the run of the previous one, and then starts its own: the page dispatches the events of a
-    # change in the order of their definition. Without multiple, the run would wait for the end of
-    # the cancelled one.
+    # the run of the previous one, then starts its own: events of a change run in the order of
+    # their definition. Without multiple, the run would wait for the end of the cancelled one.
+    # A time is added, because a drawing may be repeated after the canvas was cleared.
     changed, started = (gr.Textbox(label=name, visible="hidden") for name in ("Ink", "Run"))
-    inputs, options = [model, drawing, repeats], options | {"trigger_mode": "multiple"}
-    drawn = started.change(
-        bind(score_drawing, **fixed), inputs, outputs, api_name="score_drawing", **options
-    )
+    options |= {"trigger_mode": "multiple", "api_name": "score_drawing"}
+    inputs = [model, drawing, repeats]
+    drawn = started.change(bind(score_drawing, **fixed), inputs, outputs, **options)
     changed.change(None, cancels=[drawn], **AT_ONCE)
-    changed.change(lambda digest: digest, changed, started, **AT_ONCE)
+    changed.change(
+        lambda ink: f"{ink} {time.time_ns()}" if ink else gr.skip(), changed, started, **AT_ONCE
+    )
     drawing.input(digest_ink, drawing, changed, trigger_mode="multiple", **AT_ONCE)
     events = [scored, drawn]
     explained = idea.build(models, model, events, outputs[-1])
-    clear_on([model.input, drawing.clear], events, [file, changed, started, *outputs, *explained])
+    clear_on([model.input, drawing.clear], events, [file, changed, *outputs, *explained])
     return upload, sources
 
 
