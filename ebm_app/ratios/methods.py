@@ -48,11 +48,20 @@ class TimeScoreRatio(nn.Module):
     @torch.no_grad()
     def log_ratio(self, x: Tensor) -> Tensor:
         """Return log p_1/p_0 at points x (N, D): (N,) float64, in nats."""
-        rule = rule_on(NUM_NODES, *self.model.interval)
+        return self.integral(x, *self.model.interval, NUM_NODES)
+
+    def integral(self, x: Tensor, start: float, end: float, num_nodes: int) -> Tensor:
+        """Return the integral of the time score at points x (N, D) between two times: (N,)
+        float64."""
+        rule = rule_on(num_nodes, start, end)
         return sum(
-            weight.item() * self.model.time_score(x, t.to(x.device).expand(len(x))).double()
+            weight.item() * self.time_score(x, t)
             for t, weight in zip(rule.nodes, rule.weights, strict=True)
         )
+
+    def time_score(self, x: Tensor, t: Tensor) -> Tensor:
+        """Return d/dt log p_t(x) at points x (N, D) and one time t (): (N,) float64."""
+        return self.model.time_score(x, t.to(x.device).expand(len(x))).double()
 
 
 class MLP(nn.Module):

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ebm_app.ratios.methods import TimeScoreRatio
 from ebm_app.ratios.pairs import DensityPair
-from ebm_app.utils.quadrature import rule_on
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Grid cells per axis, and draws of each density in the histogram
@@ -55,17 +54,11 @@ def density_planes(pair: DensityPair, ratio: TimeScoreRatio, generator: torch.Ge
     counts = torch.stack([torch.histogramdd(part, edges).hist.mT for part in drawn])
     x, y = torch.meshgrid(*((part[1:] + part[:-1]) / 2 for part in edges), indexing="xy")
     centres = torch.stack([x, y], 2).flatten(0, 1).to(x0)
-
-    def time_score(t: Tensor) -> Tensor:
-        return ratio.model.time_score(centres, t.to(x0).expand(len(centres))).double()
-
     log_density, learned = pair.p0.log_density(centres), []
     times = torch.tensor(TIMES).double().clamp(*interval)
     for begin, end in pairwise([interval[0], *times.tolist()]):
-        rule = rule_on(NODES_PER_INTERVAL, begin, end)
-        parts = zip(rule.nodes, rule.weights, strict=True)
-        log_density = log_density + sum(weight.item() * time_score(t) for t, weight in parts)
+        log_density = log_density + ratio.integral(centres, begin, end, NODES_PER_INTERVAL)
         learned.append(log_density.exp())
-    scores = [time_score(t) for t in times]
+    scores = [ratio.time_score(centres, t) for t in times]
     parts = (torch.stack(part).unflatten(1, (SIDE, SIDE)).cpu() for part in (learned, scores))
     return Planes(tuple(limits), counts / len(x0) / (2 * half / SIDE) ** 2, *parts)
