@@ -131,6 +131,14 @@ class AmortisedLikelihood(PretrainedModel):
         return ((summary - self.centre) @ self.whitening.T).norm(dim=1)
 
     @torch.no_grad()
+    def predict(self, levels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the uncalibrated terms of log P of levels (B, C, H, W) in nats, float64, and the
+        feature summaries (B, 2 F)."""
+        batches = [self(rows.to(self.device)) for rows in levels.split(rows_per_call(levels))]
+        terms, summaries = (torch.cat(column) for column in zip(*batches, strict=True))
+        return terms.double(), summaries
+
+    @torch.no_grad()
     def estimate(self, levels: Tensor) -> LogDensityEstimate:
         """Return the predicted log P of levels (B, C, H, W), with its error and its terms."""
         table = self.config.calibration
@@ -139,9 +147,8 @@ class AmortisedLikelihood(PretrainedModel):
                 "The amortised likelihood is not calibrated. Finish its training with "
                 "--resume_from_checkpoint latest."
             )
-        parts = [self(rows) for rows in levels.split(rows_per_call(levels))]
-        terms, summary = (torch.cat(column) for column in zip(*parts, strict=True))
-        terms = terms.double() - table.offset / levels[0].numel()
+        terms, summary = self.predict(levels)
+        terms = terms - table.offset / levels[0].numel()
         error = table.error_at(self.distance(summary).double())
         return LogDensityEstimate(sum_except_batch(terms), error, terms, 1)
 

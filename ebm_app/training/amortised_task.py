@@ -167,7 +167,8 @@ class AmortisedTask(Task):
         """Return the loss, the predicted bits per dim of ordinary images, and the mean and
         standard deviation of predicted minus bound bits per dim."""
         is_ordinary = self.unseen.is_ordinary[: len(self.validation)]
-        predicted, _ = predict(self.model, self.validation[is_ordinary])
+        terms, _ = self.model.predict(self.validation[is_ordinary])
+        predicted = sum_except_batch(terms).cpu()
         bound = sum_except_batch(self.unseen.terms[: len(is_ordinary)][is_ordinary])
         num_dims = self.validation[0].numel()
         bits = to_bits_per_dim(predicted, num_dims)
@@ -182,7 +183,7 @@ class AmortisedTask(Task):
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         network = AmortisedLikelihood.from_pretrained(output_dir, str(self.accelerator.device))
-        network.set_training_features(predict(network, self.targets.levels)[1])
+        network.set_training_features(network.predict(self.targets.levels)[1].cpu())
         table = calibrate(network, self.unseen)
         network.config = replace(network.config, calibration=table)
         if self.accelerator.is_main_process:
@@ -221,22 +222,13 @@ def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
     return network
 
 
-@torch.no_grad()
-def predict(network: AmortisedLikelihood, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the uncalibrated log P (N,) of grey levels in nats, and the feature summaries
-    (N, 2 F), on the CPU."""
-    outputs = [network(batch.to(network.device)) for batch in levels.split(SHARD)]
-    values = torch.cat([sum_except_batch(terms.double()) for terms, _ in outputs])
-    return values.cpu(), torch.cat([summary for _, summary in outputs]).cpu()
-
-
 def calibrate(network: AmortisedLikelihood, held_out: Targets) -> ErrorTable:
     """Measure the offset, spread and error of a network on held-out images."""
-    values, summaries = predict(network, held_out.levels)
-    difference = values - sum_except_batch(held_out.terms.double())
+    terms, summaries = network.predict(held_out.levels)
+    difference = sum_except_batch(terms.cpu() - held_out.terms)
     ordinary = difference[held_out.is_ordinary]
     offset, spread = ordinary.mean().item(), ordinary.std().item()
-    distance = network.distance(summaries.to(network.device)).double().cpu()
+    distance = network.distance(summaries).double().cpu()
     curve = IsotonicRegression(out_of_bounds="clip")
     curve.fit(distance.numpy(), (difference - offset).square().numpy())
     points = distance.quantile(QUANTILES)
