@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.data.levels import to_display
-from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.plots import plot_over
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.amortised import Amortised
@@ -27,16 +26,22 @@ from .shared import (
     AT_ONCE,
     bind,
     clear_on,
-    gallery,
     of_kind,
     picture,
     plot_box,
     render,
-    selected_file,
     slider,
     text_box,
 )
-from .uploads import EMPTY, black_canvas, digest_ink, prepare_drawing, read_canvas, read_upload
+from .uploads import (
+    EMPTY,
+    add_examples,
+    black_canvas,
+    digest_ink,
+    prepare_drawing,
+    read_canvas,
+    read_upload,
+)
 
 MAX_REPEATS = 64
 #: Dequantisation draws of the first estimate, and of each refinement
@@ -287,15 +292,3 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     explained = idea.build(models, model, events, outputs[-1])
     clear_on([model.input, drawing.clear], events, [file, changed, *outputs, *explained])
     return upload, sources
-
-
-def add_examples(upload: gr.Image, model: gr.Dropdown, models: Models) -> None:
-    """Add a gallery of held-out images of the model's data; clicking on an image uploads it."""
-    label = "Examples: held-out images of the model's data"
-    shown = gallery(label, allow_preview=False, buttons=[])
-
-    def fill(name: str) -> list[Image.Image]:
-        return examples(models.folder(name), models.config(name), models.data_root)
-
-    gr.on(None, fill, model, shown, **AT_ONCE)
-    shown.select(selected_file, shown, upload, **AT_ONCE)

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.pictures import prepare_image, read_image, to_pil, to_uint8
+from ebm_app.evaluation.held_out import examples
 from ebm_app.utils.errors import UserError
 
-from .shared import AT_ONCE
+from .models import Models
+from .shared import AT_ONCE, gallery, selected_file
 
 #: Side of the canvas, and diameter of its brush, in pixels. The strokes are about as wide as those
 #: of the digits in the data.
@@ -165,3 +167,15 @@ def black_canvas(label: str) -> gr.ImageEditor:
     # them
     canvas.clear(lambda: blank, None, canvas, **AT_ONCE)
     return canvas
+
+
+def add_examples(upload: gr.Image, model: gr.Dropdown, models: Models) -> None:
+    """Add a gallery of held-out images of the model's data; clicking on an image uploads it."""
+    label = "Examples: held-out images of the model's data"
+    shown = gallery(label, allow_preview=False, buttons=[])
+
+    def fill(name: str) -> list[Image.Image]:
+        return examples(models.folder(name), models.config(name), models.data_root)
+
+    gr.on(None, fill, model, shown, **AT_ONCE)
+    shown.select(selected_file, shown, upload, **AT_ONCE)
