@@ -37,7 +37,7 @@ PYOD = ("ECOD", "COPOD", "HBOS", "KNN", "INNE")
 #: Number of validation images to fit the other detectors, and this package's if not yet fitted.
 NUM_FITTED = 2000
 #: Data set of a model -> data set whose test images are unusual for it
-OTHER_DATASETS = {"fashion_mnist": "mnist", "cifar10": "fashion_mnist"}
+OTHER_DATASETS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist", "cifar10": "fashion_mnist"}
 
 
 @configuration(kw_only=True)
@@ -78,12 +78,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if len(likelihoods):
         scores["likelihood"] = detector.model.log_prob(likelihoods, estimator="elbo").numpy()
     shown: dict[str, tuple[Tensor, np.ndarray]] = {}
-    source, kinds = data.test[: args.num_unusual], {}
-    for kind, change in (KINDS | OTHER_KINDS).items():
-        generator = torch.Generator().manual_seed(args.seed)
-        kinds[kind] = make_unusual(source, config.num_levels, generator, {kind: change})
-    if other := OTHER_DATASETS.get(config.dataset):
-        kinds[other] = images_of(other, args.num_unusual, config, args.data_root)
+    source = data.test[: args.num_unusual]
+    kinds = unusual_images(config, source, args.data_root, args.seed)
     for kind, levels in kinds.items():
         unusual = data.display(levels)
         examined, pixels = detector.examine(unusual), unusual.flatten(1).numpy()
@@ -99,6 +95,20 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output.save(metrics)
     save_maps(shown, output.folder / "anomaly.png")
     return metrics
+
+
+def unusual_images(
+    config: EBMConfig, source: Tensor, data_root: str, seed: int
+) -> dict[str, Tensor]:
+    """Return levels (N, C, H, W) of each kind of unusual image, made from levels ``source``, and
+    as many images of another data set."""
+    kinds = {}
+    for kind, change in (KINDS | OTHER_KINDS).items():
+        generator = torch.Generator().manual_seed(seed)
+        kinds[kind] = make_unusual(source, config.num_levels, generator, {kind: change})
+    if other := OTHER_DATASETS.get(config.dataset):
+        kinds[other] = images_of(other, len(source), config, data_root)
+    return kinds
 
 
 def images_of(dataset: str, num: int, config: EBMConfig, data_root: str) -> Tensor:

@@ -87,3 +87,20 @@ def test_bundled_network_is_within_its_error_of_the_bound():
     noise = torch.randint(17, (40, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator())
     errors = ebm.likelihood(noise, estimator="amortised").error
     assert errors.mean() > 1.5 * predicted.error.mean()
+
+
+def test_study_compares_amortised_and_elbo_by_kind(script, tmp_path):
+    main = script("evaluate/amortised.py").main
+    flags = ["--limit", "6", "--num_unusual", "3", "--num_draws", "1", "--seed", "4"]
+    rows = main(["digits", *flags, "--output_dir", str(tmp_path)])["table"]
+    table = {row["images"]: row for row in rows}
+    assert {"test images *", "mirrored", "blank *", "thick strokes"} < set(table)
+    levels, model = load_images("digits").test[:6], EBM.from_pretrained("digits")
+    bits = [
+        model.likelihood(levels, estimator=name, **settings).bits_per_dim
+        for name, settings in (("amortised", {}), ("elbo", {"num_draws": 1, "seed": 4}))
+    ]
+    row = table["test images *"]
+    assert row["difference"] == pytest.approx((bits[0] - bits[1]).mean().item(), abs=1e-6)
+    assert row["spread"] == pytest.approx((bits[0] - bits[1]).std().item(), abs=1e-6)
+    assert table["blank *"]["stated_error"] > row["stated_error"]
