@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from conftest import GREY, error_of
+from conftest import GREY, error_of, save_picture
 from PIL import Image
 
 from ebm_app.config import EBMConfig
@@ -31,18 +31,13 @@ CASES = {
 def test_exactly_the_needed_conversions_are_named(image, config, needed):
     levels = convert_image(image, "photo", config, needed)
     assert levels.shape == config.image_shape and int(levels.max()) < config.num_levels
+    if needed == {"resize"}:  # as for training
+        assert torch.equal(levels, to_pixels(PHOTO, "photo", 8))
     for num in range(len(needed)):
         for allowed in combinations(sorted(needed), num):
             message = error_of(convert_image, image, "photo", config, allowed)
-            words = set(message.replace(".", "").split())
-            assert {f"--{name}" for name in needed - {*allowed}} == {
-                word for word in words if word.startswith("--")
-            }
-
-
-def test_resized_images_are_those_of_training():
-    levels = convert_image(PHOTO, "photo", COLOUR, ["resize"])
-    assert torch.equal(levels, to_pixels(PHOTO, "photo", 8))
+            flags = {word for word in message.replace(".", "").split() if word.startswith("--")}
+            assert flags == {f"--{name}" for name in needed - {*allowed}}
 
 
 @pytest.mark.parametrize("num_levels", [2, 17, 255, 256])
@@ -54,12 +49,9 @@ def test_saved_samples_need_no_conversion(num_levels):
 
 
 def test_folders_are_converted_only_if_allowed(tmp_path):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for index in range(60):
-        pixels = np.random.RandomState(index).randint(0, 256, (9, 12, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{index}.png")
-    name = f"folder:{folder}"
+    for index, pixels in enumerate(np.random.RandomState(0).randint(0, 256, (60, 9, 12, 3))):
+        save_picture(tmp_path / f"{index}.png", pixels)
+    name = f"folder:{tmp_path}"
     message = error_of(images_for, GREY, name)
     assert "12x9 RGB" in message and "--grayscale --resize --round_levels" in message
     data = images_for(GREY, name, allowed=["grayscale", "resize", "round_levels"])

@@ -11,6 +11,7 @@ from conftest import error_of, write_idx, write_mnist
 from datasets import ClassLabel, Dataset, Features
 from datasets import Image as ImageFeature
 from PIL import Image
+from sklearn.datasets import load_digits
 from torchvision import datasets
 
 from ebm_app.data.images import DATASETS, load_images
@@ -28,16 +29,15 @@ def mnist(tmp_path):
 
 
 def test_digits_have_fixed_splits():
-    from sklearn.datasets import load_digits
-
     data = load_images("digits")
     assert data.num_levels == 17 and data.image_shape == (1, 8, 8)
     assert [len(data.split(s)) for s in SPLITS] == [1400, 100, 297]
     found = torch.cat([data.split(s) for s in SPLITS]).flatten(1).numpy()
+    images, labels = load_digits(return_X_y=True)
     order = np.random.RandomState(0).permutation(1797)
+    assert np.array_equal(found, images[order])
+    assert np.array_equal(torch.cat(data.labels), labels[order])
     assert "validation" in error_of(data.split, "valid")
-    assert np.array_equal(found, load_digits().images.reshape(1797, -1)[order])
-    assert np.array_equal(torch.cat(data.labels), load_digits().target[order])
 
 
 def test_mnist_holds_out_the_last_sixth(mnist):
@@ -49,14 +49,10 @@ def test_mnist_holds_out_the_last_sixth(mnist):
         assert kinds.tolist() == [value % 10 for value in values]
 
 
-@pytest.mark.parametrize(
-    ("file", "shape"),
-    [
-        ("train-images-idx3-ubyte", (9, 8, 8)),
-        ("t10k-labels-idx1-ubyte", (2,)),
-        ("t10k-images-idx3-ubyte", None),
-    ],
-)
+SHAPES = [("train-images-idx3-ubyte", (9, 8, 8)), ("t10k-labels-idx1-ubyte", (2,))]
+
+
+@pytest.mark.parametrize(("file", "shape"), [*SHAPES, ("t10k-images-idx3-ubyte", None)])
 def test_damaged_and_missing_files_are_user_errors(mnist, file, shape):
     root, raw = mnist
     (raw / file).unlink()

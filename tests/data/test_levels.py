@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import error_of
+from exact import generator
 
 from ebm_app.data.levels import dequantise, quantise, to_levels
 
@@ -13,7 +14,7 @@ def test_level_maps_invert_each_other(num_levels, dtype):
     """Also next to the edges of a cell, where (k + u) / L rounds into the next one."""
     eps = torch.finfo(dtype).eps
     edge = torch.arange(1, 20, dtype=dtype) * eps / 2
-    inside = torch.rand(200, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    inside = torch.rand(200, dtype=dtype, generator=generator())
     noise = torch.cat([torch.zeros(1, dtype=dtype), edge, inside, 1 - edge])
     levels = torch.arange(num_levels, dtype=torch.uint8)[:, None].expand(-1, len(noise))
     noise = noise.expand(num_levels, -1)

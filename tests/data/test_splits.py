@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from conftest import error_of
+from conftest import error_of, save_picture
 from PIL import Image
 
 from ebm_app.data import lazy
@@ -19,7 +19,7 @@ PICTURES = np.random.RandomState(0).randint(0, 256, (80, 4, 4)).astype(np.uint8)
 def fill(folder, pictures=PICTURES, name="{}.png"):
     folder.mkdir(exist_ok=True)
     for index, picture in enumerate(pictures):
-        Image.fromarray(picture).save(folder / name.format(index))
+        save_picture(folder / name.format(index), picture)
     return folder
 
 

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from exact import generator as rng
 
 from ebm_app.data.unusual import KINDS, OTHER_KINDS, make_unusual
 
 ALL = KINDS | OTHER_KINDS
-
-
-def rng():
-    return torch.Generator().manual_seed(0)
 
 
 @pytest.mark.parametrize("kind", ALL)

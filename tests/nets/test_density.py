@@ -7,7 +7,6 @@ from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
 from ebm_app.nets.density import CHUNK_SIZES, MIN_NODES, density_of
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import sum_except_batch
 
 SHAPES = [(2,), (10,), (1, 8, 8)]
@@ -47,41 +46,33 @@ def whole_ratio(density, x):
 
 
 @pytest.mark.parametrize("name, shape", list(zip(MODELS, 2 * SHAPES, strict=True)))
-def test_log_ratio_matches_closed_form(name, shape):
-    model, nodes = MODELS[name]
-    density, x = density_of(model, nodes), points(model, shape)
-    result = whole_ratio(density, x)
-    assert torch.allclose(sum_except_batch(result.components), result.value, rtol=1e-12)
-    # component i is the log ratio of x_i alone
-    single = ratio(model, x.reshape(-1, 1), *model.interval).reshape(x.shape)
-    assert (result.components - single).abs().max() < 1e-5
-    assert result.value.shape == result.error.shape == (4,) and result.value.dtype == F64
-    assert (result.value - ratio(model, x, *model.interval)).abs().max() < 1e-5
-    for t0, t1 in INNER:
-        t0 = max(t0, model.interval[0])
-        part = density.log_ratio(x, t0, t1)
-        assert (part.value - ratio(model, x, t0, t1)).abs().max() < 1e-5
-        back = density.log_ratio(x, t1, t0)
-        assert torch.allclose(back.value, -part.value, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("name, shape", list(zip(MODELS, 2 * SHAPES[::-1], strict=True)))
-def test_error_estimate_bounds_the_error(name, shape):
-    model, _ = MODELS[name]
+def test_log_ratio_and_its_error_match_closed_form(name, shape):
+    model, enough = MODELS[name]
     x = points(model, shape, 8)
-    for nodes in (16, 24, 32, 64):
+    for nodes in (16, 24, enough, 128):
         density = density_of(model, nodes)
         for t0, t1 in [model.interval, *INNER]:
             t0 = max(t0, model.interval[0])
-            result = density.log_ratio(x, t0, t1)
-            error = (result.value - ratio(model, x, t0, t1)).abs()
-            assert (error <= result.error + 1e-10).all()
-    assert whole_ratio(density_of(model, 128), x).error.max() < 1e-3
+            found = density.log_ratio(x, t0, t1)
+            error = (found.value - ratio(model, x, t0, t1)).abs()
+            assert (error <= found.error + 1e-10).all() and MIN_NODES <= found.nfe <= nodes
+            if nodes == enough:
+                back = density.log_ratio(x, t1, t0)
+                assert error.max() < 1e-5
+                assert torch.allclose(back.value, -found.value, rtol=0, atol=1e-6)
+    whole = whole_ratio(density, x)
+    assert whole.value.shape == whole.error.shape == (8,) and whole.value.dtype == F64
+    assert whole.error.max() < 1e-3
+    assert torch.allclose(sum_except_batch(whole.components), whole.value, rtol=1e-12)
+    # component i is the log ratio of x_i alone
+    single = ratio(model, x.reshape(-1, 1), *model.interval).reshape(x.shape)
+    assert (whole.components - single).abs().max() < 1e-5
 
 
 def test_values_do_not_depend_on_batch_or_chunks(monkeypatch):
-    shape = (1, 8, 8)
+    shape, sizes = (1, 8, 8), []
     model = two_modes(VPPath(), 1e-5, shape)
+    model.register_forward_hook(lambda *args: sizes.append(len(args[1][0])))
     x = points(model, shape, 6)
     whole = whole_ratio(density_of(model), x)
     alone = torch.cat([whole_ratio(density_of(model), x[i : i + 1]).value for i in range(6)])
@@ -90,8 +81,9 @@ def test_values_do_not_depend_on_batch_or_chunks(monkeypatch):
     for num_inputs in (1, 7, 64):
         monkeypatch.setitem(CHUNK_SIZES, "cpu", num_inputs * x[0].numel())
         density = density_of(model)
+        sizes.clear()
         chunked = whole_ratio(density, x)
-        assert chunked.nfe == whole.nfe
+        assert chunked.nfe == whole.nfe == sum(sizes) / 6 and max(sizes) <= max(6, num_inputs)
         for left, right in zip(whole[:3], chunked[:3], strict=True):
             assert torch.allclose(left, right, rtol=1e-11, atol=1e-11)
         assert torch.allclose(score, density.score(x, 0.9), rtol=1e-11, atol=1e-11)
@@ -101,18 +93,5 @@ def test_two_sided_paths_have_log_ratios_only():
     density, x = density_of(bridge()), normal((3, 2))
     assert whole_ratio(density, x).value.shape == (3,)
     for call in (density.log_density, density.score):
-        with pytest.raises(UserError, match="SchrodingerBridgePath"):
-            call(x, 0.9)
-
-
-def test_network_calls_are_limited_in_size(monkeypatch):
-    monkeypatch.setitem(CHUNK_SIZES, "cpu", 12 * 2)
-    model, sizes = gaussian(LinearVPPath()), []
-    model.register_forward_hook(lambda *args: sizes.append(len(args[1][0])))
-    density, x = density_of(model, 20), normal((4, 2))
-    assert whole_ratio(density, x).nfe == 20 == sum(sizes) / 4 and max(sizes) <= 12
-    assert MIN_NODES <= density.log_ratio(x, 0.3, 0.6).nfe < 20
-
-
-def test_wrong_numbers_of_nodes_are_reported():
+        assert "SchrodingerBridgePath" in error_of(call, x, 0.9)
     assert "num_nodes" in error_of(density_of, gaussian(LinearVPPath()), num_nodes=2)

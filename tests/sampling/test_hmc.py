@@ -36,12 +36,6 @@ FIELDS = {
 }
 
 
-def largest_z(known, x):
-    """Return the largest |mean - expected| over the statistics, in standard errors."""
-    values = known.statistics(x)
-    return ((values.mean(0) - known.expected) / values.std(0)).abs().max() * math.sqrt(len(x))
-
-
 @pytest.mark.parametrize("distort", FIELDS.values(), ids=FIELDS)
 def test_metropolis_is_exact_for_any_field(distort):
     """Samples stay exact with the accept step, and do not without it."""
@@ -59,8 +53,8 @@ def test_metropolis_is_exact_for_any_field(distort):
         assert (has_moved - probability).mean().abs() < 4 * 0.5 / math.sqrt(CHAINS)
         momentum = torch.randn(free.shape, generator=g, dtype=F64)
         free, _, field = hmc.leapfrog(free, momentum, field, target.field, 1.2 * h, 3)
-    assert largest_z(known, state.position) < 4
-    assert largest_z(known, free) > 8
+    assert z_score(known.statistics(state.position), known.expected) < 4
+    assert z_score(known.statistics(free), known.expected) > 8
     torch.testing.assert_close(state, hmc.init(state.position, target))
     state, _ = hmc.step(hmc.init(free[:8].float().requires_grad_(), target), target, h[:8], 3, g)
     assert state.position.dtype == torch.float32 and not state.position.requires_grad
@@ -78,19 +72,6 @@ def test_non_finite_proposals_are_rejected():
     assert count > 1000 and x.min() > 0
     for k, moment in (1, 3), (2, 12), (3, 60):
         assert abs((x**k).mean() - moment) < 4 * standard_error(x**k)
-
-
-def test_work_leaves_a_gaussian_invariant():
-    """The trapezoidal rule of the work is exact for the linear field of a Gaussian."""
-    x, g = normal((6000, 1, 2, 2), 4), generator(5)
-    target = hmc.Target(lambda y: -y)
-    state = hmc.init(x, target)
-    for _ in range(4):
-        state, probability = hmc.step(state, target, torch.tensor(0.9, dtype=F64), 3, g)
-    assert z_score(state.position.flatten(1)) < 4
-    assert z_score(state.position.flatten(1).square(), 1.0) < 4
-    assert z_score((state.position * x).flatten(1), 1.0) > 10  # the chains have moved
-    assert 0.2 < probability.mean() < 0.95
 
 
 @pytest.mark.parametrize("shape, start, aim", [((), 0.2, 0.65), ((400,), 4.0, 0.8)])
@@ -114,19 +95,17 @@ GAUSSIANS = [(0.5, 0.8, 0.3), (1.0, 0.5, -1.0), (2.0, 0.2, 0.7)]
 
 def gaussian(mean, std, log_z=0.0):
     """Return log N(mean, std^2 I) + log_z as a target."""
-    return target_of(
-        lambda x: (
-            log_z + sum_except_batch(standard_normal_log_density((x - mean) / std) - math.log(std))
-        )
-    )
+
+    def log_density(x):
+        logs = standard_normal_log_density((x - mean) / std) - math.log(std)
+        return log_z + sum_except_batch(logs)
+
+    return target_of(log_density)
 
 
 def affine(scale, shift):
-    def move(x, generator):
-        log_det = torch.full((len(x),), x[0].numel() * math.log(abs(scale)), dtype=F64)
-        return scale * x + shift, log_det
-
-    return move
+    log_det = torch.full((6000,), math.prod(POINT) * math.log(scale), dtype=F64)
+    return lambda x, generator: (scale * x + shift, log_det)
 
 
 def log_weight(x0, distributions):

@@ -35,37 +35,12 @@ def test_rules_are_exact_up_to_their_degrees(num):
     assert (rule.weights > 0).all() and (rule.coarse_weights >= 0).all()
 
 
-#: Integrand, its integral over [-1, 1], and the min number of nodes
-SMOOTH = {
-    "exp": (torch.exp, math.e - 1 / math.e, 8),
-    "runge": (lambda x: 1 / (1 + 25 * x * x), 2 * math.atan(5) / 5, 8),
-    "cosine": (lambda x: torch.cos(20 * x + 1), math.cos(1) * math.sin(20) / 10, 15),
-}
-
-
-@pytest.mark.parametrize("name", SMOOTH)
-def test_error_estimate_bounds_the_error(name):
-    function, expected, min_nodes = SMOOTH[name]
-    for num in range(min_nodes, 65, 3):
-        rule = gauss_legendre(num)
-        values = function(rule.nodes)
-        integral = (rule.weights * values).sum()
-        error = (integral - expected).abs().item()
-        estimate = (integral - (rule.coarse_weights * values).sum()).abs().item()
-        assert error <= estimate or max(error, estimate) < 1e-12, (num, error, estimate)
-
-
 SCALES = torch.tensor([0.3, 1.0, 2.0], dtype=F64)
 #: Rate of a batch, its antiderivative, start and end
 KNOWN = {
     "backwards": (lambda t: (SCALES * t).exp(), lambda t: (SCALES * t).exp() / SCALES, 1.0, -0.5),
     "steep": (lambda t: SCALES / (1 - t), lambda t: -SCALES * math.log1p(-t), 0.0, 1 - 1e-5),
-    "undefined beyond the end": (
-        lambda t: SCALES * (2 - t).sqrt() ** 3,
-        lambda t: -SCALES * (2 - t) ** 2.5 / 2.5,
-        0.0,
-        2.0,
-    ),
+    "end": (lambda t: SCALES * (2 - t) ** 1.5, lambda t: -SCALES * (2 - t) ** 2.5 / 2.5, 0.0, 2.0),
     "empty": (lambda t: SCALES / (t - 0.3), lambda t: 0 * SCALES, 0.3, 0.3),
 }
 

@@ -16,8 +16,7 @@ def test_coefficients_with_two_dimensions_are_refused():
 
 
 def test_derivatives_and_initial_weights_are_thread_safe():
-    t = torch.linspace(0.1, 0.9, 50, dtype=F64)
-    seeds = [0, 1] * 200
+    t, seeds = torch.linspace(0.1, 0.9, 50, dtype=F64), [0, 1] * 200
 
     def derivatives(_):
         return derivative(lambda time: time.square().sin(), t)
