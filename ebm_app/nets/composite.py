@@ -81,6 +81,9 @@ class SplitNet(nn.Module):
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         """Evaluate each row with the network for its time. Arguments are those of ``UNet``."""
         is_early = t < self.switch
+        if torch.compiler.is_compiling():  # selecting rows would split the graph
+            rows = is_early.reshape(-1, *(1,) * (x.ndim - 1))
+            return torch.where(rows, self.early(x, t, labels), self.late(x, t, labels))
         if is_early.all():
             return self.early(x, t, labels)
         if not is_early.any():

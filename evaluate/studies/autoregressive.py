@@ -42,7 +42,7 @@ class Arguments(CommonFlags):
     split: Literal["validation", "test"] = setting("split to evaluate", "test")
     limit: AtLeastTwo | None = setting("images to evaluate; if not given, all", None)
     max_train_minutes: Positive = setting("core minutes of training", 4.0)
-    learning_rate: Positive = setting("initial learning rate", 4e-3)
+    learning_rate: Positive = setting("initial learning rate", 1e-2)
     output_dir: Path = setting("folder of the record", Path("runs/autoregressive"))
 
 

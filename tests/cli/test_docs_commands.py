@@ -40,6 +40,7 @@ SHORT = {
     "evaluate/selftest.py": "--limit 3 --num_times 2 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/speed.py": "--batch_size 4 --rounds 1",
+    "evaluate/autoregressive.py": "--max_train_minutes 0.02 --limit 2",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",

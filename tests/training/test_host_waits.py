@@ -1,4 +1,4 @@
-"""On a GPU, the host queues kernels without waiting for them."""
+"""On a GPU, the host queues kernels without waiting for them, and the loss is one graph."""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,8 +9,10 @@ from conftest import GREY
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ebm_app.config import EarlyConfig
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import VariationalBound
+from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives.regression import CTSMm
 from ebm_app.sampling.flow import DPMSampler, PFODESampler
 from ebm_app.training.ebm_task import TimeScoreLoss
@@ -109,6 +111,9 @@ CONFIG = replace(
     GREY, prediction="levels", dequantisation="truncated_normal", input_frequencies=(1.0, 2.0)
 )
 
+ATTENTION = UNetConfig((8, 8), norm_num_groups=4, attention_levels=(1,), num_heads=2)
+LABELLED = replace(GREY, prediction="moments", num_classes=3)
+
 
 @pytest.fixture
 def gpu_model():
@@ -150,3 +155,21 @@ def test_elbo_waits_for_few_copies(gpu_model):
     with gpu:
         VariationalBound()(ebm.density, GPUTensor(torch.rand(2, 1, 8, 8)), 0.99)
     assert sum(gpu.waits.values()) <= 9
+
+
+@pytest.mark.parametrize(
+    "config", [CONFIG, replace(LABELLED, early=EarlyConfig(ATTENTION))], ids=["levels", "early"]
+)
+def test_the_loss_compiles_to_one_graph(config):
+    torch.manual_seed(0)
+    ebm, generator = EBM(config), torch.Generator().manual_seed(0)
+    for weight in ebm.model.parameters():  # the last layers are 0
+        torch.nn.init.normal_(weight, std=0.1, generator=generator)
+    x, u = torch.randn(2, 4, 1, 8, 8, generator=generator)
+    t = torch.tensor([0.1, 0.3, 0.9, 0.99], dtype=torch.float64)
+    labels = [torch.tensor([0, 1, -1, 2])] if config.num_classes else []
+    loss = TimeScoreLoss(ebm.model, CTSMm(stein_factor=1.0))
+    arguments = x, u, t, torch.ones_like(t), None, *labels
+    compiled = torch.compile(loss, backend="eager", fullgraph=True)(*arguments)
+    torch.testing.assert_close(compiled, loss(*arguments), rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
