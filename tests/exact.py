@@ -34,6 +34,10 @@ def normal(shape, seed=0):
     return torch.randn(shape, generator=generator(seed), dtype=F64)
 
 
+def uniform(shape, seed=0):
+    return torch.rand(shape, generator=generator(seed), dtype=F64)
+
+
 class SinePath(GaussianPath):
     """A user-defined path with the four required methods only."""
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from exact import F64, SinePath, generator, normal
+from exact import F64, SinePath, normal, uniform
 from torch.distributions import Normal
 
 from ebm_app.paths import LinearVPPath, OneSidedPath, SchrodingerBridgePath, VPPath
@@ -38,8 +38,7 @@ every_one_sided_path = pytest.mark.parametrize("path", ONE_SIDED.values(), ids=O
 
 def skewed(shape, seed):
     """Draw independent exponential values with second moment 1 and mean sqrt(1/2)."""
-    uniform = torch.rand(shape, generator=generator(seed), dtype=F64)
-    return -(1 - uniform).log() / math.sqrt(2)
+    return -(1 - uniform(shape, seed)).log() / math.sqrt(2)
 
 
 def times(num=7):

@@ -19,10 +19,7 @@ from ebm_app.paths import LinearVPPath
 
 PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1)
 #: name -> whether chains are diffused, and their settings
-KINDS = {
-    "ais": (False, PLAIN),
-    "diffused": (True, replace(PLAIN, steps_per_temperature=1)),
-}
+KINDS = {"ais": (False, PLAIN), "diffused": (True, replace(PLAIN, steps_per_temperature=1))}
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from exact import F64, ExactModel, generator, two_modes
+from exact import ExactModel, generator, two_modes, uniform
 
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.bits import likelihood_of
@@ -21,10 +21,6 @@ def images(num_levels, num=3):
     return torch.randint(num_levels, (num, *SHAPE), generator=generator())
 
 
-def noise(repeats, levels):
-    return torch.rand((repeats, *levels.shape), generator=generator(1), dtype=F64)
-
-
 def likelihood(model, levels, num_levels, u, nodes=64):
     density, dequantiser = density_of(model, nodes), UniformDequantisation()
     cells = Cells(num_levels, PixelSpace())
@@ -36,7 +32,7 @@ def likelihood(model, levels, num_levels, u, nodes=64):
 def test_gaussian_bits_match_closed_form(num_levels):
     """The density at the last time is N(alpha mu, alpha^2 s^2 + v)."""
     levels = images(num_levels)
-    u, model = noise(2, levels), ExactModel(LinearVPPath(), EPS, [[MEAN]], [STD])
+    u, model = uniform((2, *levels.shape), 1), ExactModel(LinearVPPath(), EPS, [[MEAN]], [STD])
     result = likelihood(model, levels, num_levels, u)
     alpha = 1 - EPS
     density = torch.distributions.Normal(alpha * MEAN, (alpha**2 * STD**2 + 1 - alpha**2) ** 0.5)
@@ -49,7 +45,7 @@ def test_gaussian_bits_match_closed_form(num_levels):
 
 def test_repeats_are_averaged_and_components_sum():
     levels, model = images(17), two_modes(LinearVPPath(), 1e-6, SHAPE)
-    u = noise(3, levels)
+    u = uniform((3, *levels.shape), 1)
     whole = likelihood(model, levels, 17, u, nodes=12)
     single = [likelihood(model, levels, 17, u[k : k + 1], nodes=12) for k in range(3)]
     for name in ("log_prob", "bits_per_dim", "components"):

@@ -1,26 +1,26 @@
 """Dequantisers: the density they draw from, its time, and the bound on log P of known images."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from exact import F64, ExactDensity, ExactModel, generator, z_score
+from exact import F64, generator, uniform, z_score
 from scipy import stats
 
 from ebm_app.data.levels import dequantise
-from ebm_app.likelihood import PointEstimator
 from ebm_app.likelihood.dequantisation import (
     Cells,
     Decoder,
     TruncatedNormal,
     UniformDequantisation,
 )
-from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 
 END = 1 - 1e-7
+cells = partial(Cells, space=PixelSpace())
 PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
 
 
@@ -28,16 +28,8 @@ def images(num_levels, num, shape=(1, 2, 2)):
     return torch.randint(num_levels, (num, *shape), generator=generator(3))
 
 
-def noise(shape, seed=1):
-    return torch.rand(shape, generator=generator(seed), dtype=F64)
-
-
-def cells(num_levels):
-    return Cells(num_levels, PixelSpace())
-
-
 def draw(dequantiser, levels, num_levels, path=PATHS["linear"], u=None):
-    u = noise(levels.shape) if u is None else u
+    u = uniform(levels.shape, 1) if u is None else u
     density = SimpleNamespace(path=path, end=END)
     return dequantiser.points(levels, cells(num_levels), u, density)
 
@@ -54,7 +46,7 @@ def centres(levels, num_levels):
 @pytest.mark.parametrize(("num_levels", "shape"), [(2, (3,)), (256, (2, 2, 2))])
 def test_uniform_points_and_density(num_levels, shape):
     levels = images(num_levels, 4, shape)
-    u, point = noise(levels.shape), draw(UniformDequantisation(), levels, num_levels)
+    u, point = uniform(levels.shape, 1), draw(UniformDequantisation(), levels, num_levels)
     assert torch.equal(point.y, 2 * dequantise(levels, num_levels, u) - 1)
     width = torch.full(levels.shape, math.log(2 / num_levels), dtype=F64)
     assert torch.allclose(point.negative_log_q, width, rtol=0, atol=1e-14) and point.t == END
@@ -88,34 +80,15 @@ def test_truncated_normal_points_have_its_density(name, shape, tau):
         assert torch.allclose(e, torch.full_like(e, at), rtol=1e-2)
 
 
-class ClosedForm(PointEstimator):
-    def __call__(self, model, x, t):
-        value = model.log_density(x, t)
-        return LogDensityEstimate(value, torch.zeros_like(value), None, 0)
-
-
 @pytest.mark.parametrize("eps", [1e-2, 1e-4, 1e-7])
 def test_decoder_draws_both_logarithms_at_one_point(eps):
     """The noise is wider than the cells, as wide, and narrower."""
     path, levels = PATHS["linear"], images(17, 50)
     density = SimpleNamespace(path=path, end=1 - eps)
-    point = Decoder().points(levels, cells(17), noise(levels.shape), density)
+    point = Decoder().points(levels, cells(17), uniform(levels.shape, 1), density)
     alpha, sigma = moments(path, density.end)
     every = alpha * centres(torch.arange(17), 17)
     log_p = torch.log_softmax(-((point.y[..., None] - every) ** 2) / (2 * sigma**2), -1)
     log_p = log_p.gather(-1, levels[..., None])[..., 0]
     log_q = torch.distributions.Normal(alpha * centres(levels, 17), sigma).log_prob(point.y)
     assert torch.allclose(point.negative_log_q, log_p - log_q, rtol=0, atol=1e-9)
-
-
-def test_error_covers_the_spread_of_repeats():
-    """One standard error covers 68 of 100 deviations of the mean of many draws."""
-    model = ExactModel(PATHS["linear"], 1e-4, [[0.1]], [0.2])
-    levels = torch.full((400, 1, 2, 2), 9) + images(3, 400)
-    settings = ExactDensity(model), levels, cells(17), UniformDequantisation()
-    some, many = (
-        ClosedForm().log_prob_of_levels(*settings, noise((num, *levels.shape), num))
-        for num in (16, 800)
-    )
-    is_covered = (some.value - many.value).abs() < some.error
-    assert is_covered.double().mean() == pytest.approx(0.67, abs=0.06)

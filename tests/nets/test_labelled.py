@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import GREY, error_of
 from exact import F64, ExactModel, generator, like_modes, normal
+from runs import SMALL, random_images
 
 from ebm_app import EBM, train
 from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
@@ -126,26 +127,19 @@ def test_early_network_must_fit_image_and_path():
 
 @pytest.mark.process
 def test_early_network_is_trained_on_top_of_a_model(tmp_path):
-    images = torch.randint(17, (30, 1, 8, 8), dtype=torch.uint8, generator=generator())
-    shape = {"block_out_channels": (8,), "norm_num_groups": 4, "num_preview_images": 0}
-    common = {"num_levels": 17, "max_train_steps": 3, "device": "cpu", "train_batch_size": 4}
-    common |= {"learning_rate": 0.1, "lr_warmup_steps": 0}
-    first = train(images, tmp_path / "late", **shape, **common)
-    labels = torch.arange(30) % 3
-    own = {"early_channels": (8,), "time_sampler": "early", "labels": labels}
-    both = train(
-        images, tmp_path / "both", init_from=str(tmp_path / "late"), **own, **shape, **common
-    )
+    images, settings = random_images(30, 8), {"num_levels": 17, "max_train_steps": 3}
+    settings |= {**SMALL, "learning_rate": 0.1, "lr_warmup_steps": 0}
+    first = train(images, tmp_path / "late", **settings)
+    settings |= {"early_channels": (8,), "time_sampler": "early", "labels": torch.arange(30) % 3}
+    both = train(images, tmp_path / "both", init_from=str(tmp_path / "late"), **settings)
     assert both.config.num_classes == 3 and first.config.num_classes == 0
     late, frozen = both.model.net.late.state_dict(), first.model.net.state_dict()
     assert all(torch.equal(late[key], frozen[key]) for key in frozen)
     assert any(weight.any() for weight in both.model.net.early.net.last_layer.parameters())
     again = EBM.from_pretrained(tmp_path / "both")
     levels = images[:2]
-    assert torch.equal(again.likelihood(levels).log_prob, both.likelihood(levels).log_prob)
-    assert not torch.equal(
-        again.likelihood(levels, labels=[0, 1]).log_prob, both.likelihood(levels).log_prob
-    )
+    free, told = both.log_prob(levels), both.log_prob(levels, labels=[0, 1])
+    assert torch.equal(again.log_prob(levels), free) and not torch.equal(free, told)
     assert again.classify(levels, num_rounds=1).probabilities.shape == (2, 3)
     assert again.sample(2, labels=[1, 2], guidance=2.0, num_steps=2).shape == (2, 1, 8, 8)
     assert "labels" in error_of(again.sample, 2, guidance=2.0)

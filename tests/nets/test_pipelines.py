@@ -34,7 +34,7 @@ BLOCKS = {
     "layers_per_block": 1,
     "attention_head_dim": 8,
 }
-STD = 0.15
+STD, BLANK = 0.15, torch.zeros(1, 1, 8, 8)
 GAUSSIAN, TWO_MODES = (0.1,), (-0.5, 0.5)
 
 
@@ -66,27 +66,23 @@ def exact(means, kind=DDPMScheduler, **settings):
 
 def draw(means, num, seed=0):
     """Draw pixels (num, 1, 4, 4) of the mixture."""
-    centres = torch.tensor(means, dtype=F64)[
-        (normal((num, 1, 4, 4), seed + 50) > 0).long() % len(means)
-    ]
-    return centres + STD * normal((num, 1, 4, 4), seed)
+    modes = (normal((num, 1, 4, 4), seed + 50) > 0).long() % len(means)
+    return torch.tensor(means, dtype=F64)[modes] + STD * normal((num, 1, 4, 4), seed)
 
 
 def bits(nats):
     return nats / (16 * math.log(2))
 
 
+SCALED = {"beta_schedule": "scaled_linear", "beta_end": 0.03}
+ZERO_SNR = {"rescale_betas_zero_snr": True}
 CASES = [
     (TWO_MODES, DDPMScheduler, {"beta_schedule": "squaredcos_cap_v2"}),
-    (
-        TWO_MODES,
-        DDIMScheduler,
-        {"prediction_type": "v_prediction", "beta_schedule": "scaled_linear", "beta_end": 0.03},
-    ),
-    (GAUSSIAN, DDIMScheduler, {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True}),
+    (TWO_MODES, DDIMScheduler, {"prediction_type": "v_prediction", **SCALED}),
+    (GAUSSIAN, DDIMScheduler, {"prediction_type": "v_prediction", **ZERO_SNR}),
     (TWO_MODES, DDPMScheduler, {"prediction_type": "sample"}),
-    (GAUSSIAN, EulerDiscreteScheduler, {"beta_schedule": "scaled_linear", "beta_end": 0.03}),
-    (GAUSSIAN, EulerDiscreteScheduler, {"rescale_betas_zero_snr": True}),
+    (GAUSSIAN, EulerDiscreteScheduler, SCALED),
+    (GAUSSIAN, EulerDiscreteScheduler, ZERO_SNR),
 ]
 
 
@@ -108,8 +104,8 @@ def test_likelihoods_match_the_data_at_the_last_noise_level(means, kind, setting
     assert bits(bound.error.square().mean().sqrt()) == pytest.approx(excess.std().item(), rel=0.3)
 
 
-@pytest.mark.parametrize("means", [GAUSSIAN, TWO_MODES])
-def test_discrete_bound_approaches_the_entropy(means):
+def test_discrete_bound_approaches_the_entropy():
+    means = TWO_MODES
     ebm = exact(means, variance_type="fixed_small")  # the bound has a variance of its own
     levels = ((draw(means, 64) + 1) / 2 * 255).round().clamp(0, 255).to(torch.uint8)
     edges = (torch.arange(1, 256, dtype=F64) - 0.5) / 255 * 2 - 1
@@ -120,8 +116,7 @@ def test_discrete_bound_approaches_the_entropy(means):
     for num_steps in (20, 50, 200, None):
         found = ebm.likelihood(levels, "discrete", num_steps=num_steps)
         assert found.nfe == num_steps or num_steps is None and found.nfe == 999
-        summed = found.components.flatten(1).sum(1)
-        torch.testing.assert_close(summed, found.log_prob)
+        torch.testing.assert_close(found.components.flatten(1).sum(1), found.log_prob)
         excess[num_steps] = found.bits_per_dim - ideal
         spread, error = excess[num_steps].std(), bits(found.error).mean()
         if num_steps != 20:  # where the loss itself differs between images
@@ -130,8 +125,7 @@ def test_discrete_bound_approaches_the_entropy(means):
     assert 1 > mean[20] > mean[50] > mean[200] > mean[None] > -0.03 and mean[None] < 0.1
     every = ebm.likelihood(levels[:2], "discrete", num_steps=1000)
     torch.testing.assert_close(every.bits_per_dim, (excess[None] + ideal)[:2])
-    message = error_of(ebm.likelihood, levels[:2], "discrete", num_steps=1001)
-    assert "at most 1000" in message
+    assert "at most 1000" in error_of(ebm.likelihood, levels[:2], "discrete", num_steps=1001)
     small = ebm.likelihood(levels, "discrete", variance="small").bits_per_dim - ideal
     assert small.mean() > mean[None] + 0.4
     part = ebm.likelihood(levels[3:5], "discrete", num_steps=50)
@@ -177,19 +171,16 @@ def test_pipeline_folder_is_a_model(folder, tmp_path):
     pipeline = DDIMPipeline.from_pretrained(folder)
     same = EBM.from_diffusers(pipeline)
     assert same.model.net is pipeline.unet  # its own weights
-    image = torch.zeros(1, 1, 8, 8)
     for name in ("elbo", "discrete"):
-        assert torch.equal(
-            ebm.likelihood(image, name).log_prob, same.likelihood(image, name).log_prob
-        )
+        one, other = (each.likelihood(BLANK, name).log_prob for each in (ebm, same))
+        assert torch.equal(one, other)
     assert "Save the pipeline" in error_of(lambda: ebm.save_pretrained(tmp_path))
     flags = [str(folder), "--device", "cpu", "--output_dir", str(tmp_path / "out")]
     data = ["--dataset", "digits", "--num_levels", "17", "--limit", "3", "--repeats", "1"]
     few = ["--estimator", "all", "--estimator_args", "num_steps=2", "max_refinements=0"]
     found = load_script("evaluate/bpd.py").main([*flags, *data, *few])
     assert list(found["estimators"]) == ["elbo", "probability_flow", "discrete"]
-    few = ["--num_images", "2", "--num_steps", "3"]
-    drawn = load_script("sample/ebm.py").main([*flags, *few])
+    drawn = load_script("sample/ebm.py").main([*flags, "--num_images", "2", "--num_steps", "3"])
     assert drawn["nfe"] == 4
 
 
@@ -217,12 +208,12 @@ def checkpoint(folder, root):
 
 @pytest.mark.parametrize("layout", [flat, half_precision, checkpoint])
 def test_layouts_of_diffusers_are_read(folder, tmp_path, layout):
-    place, image = layout(folder, tmp_path / "other"), torch.zeros(1, 1, 8, 8)
-    expected = EBM.from_pretrained(folder).likelihood(image, "discrete").log_prob
+    place = layout(folder, tmp_path / "other")
+    expected = EBM.from_pretrained(folder).likelihood(BLANK, "discrete").log_prob
     inner = [place / "unet_ema"] if layout is checkpoint else []
     for each in (place, *inner):
         ebm = EBM.from_pretrained(each)
-        assert torch.equal(ebm.likelihood(image, "discrete").log_prob, expected)
+        assert torch.equal(ebm.likelihood(BLANK, "discrete").log_prob, expected)
 
 
 def test_pickled_weights_are_refused_with_the_remedy(folder):
@@ -237,7 +228,7 @@ def test_network_of_the_caller_keeps_its_mode():
     net.mid_block.eval()
     modes = [module.training for module in net.modules()]
     ebm, state = EBM.from_diffusers((net, DDPMScheduler())), torch.random.get_rng_state()
-    bits = [ebm.likelihood(torch.zeros(1, 1, 8, 8), num_nodes=3).log_prob for _ in range(2)]
+    bits = [ebm.likelihood(BLANK, num_nodes=3).log_prob for _ in range(2)]
     assert torch.equal(*bits)  # without dropout
     assert modes == [module.training for module in net.modules()]
     assert torch.equal(torch.random.get_rng_state(), state)

@@ -5,12 +5,7 @@ import torch
 from exact import F64, ExactBridge, ExactModel, generator, two_modes, z_score
 
 from ebm_app.nets.time_score import ModelOutput
-from ebm_app.objectives.regression import (
-    CTSM,
-    TSM,
-    CTSMv,
-    Dual,
-)
+from ebm_app.objectives.regression import CTSM, TSM, CTSMv, Dual
 from ebm_app.objectives.time_sampling import ArcLength, UniformTime
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.utils.tensors import expand_like

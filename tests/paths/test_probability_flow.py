@@ -1,16 +1,18 @@
-"""The probability flow of known densities: schedules, order of the solvers, log-determinants."""
+"""The probability flow of known densities: schedules, order of the solvers, log-determinants by
+probes."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from exact import F64, ExactModel, normal, two_modes, z_score
+from exact import F64, ExactModel, generator, normal, two_modes, z_score
 
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.paths.base import ARC_LENGTH, SCHEDULES
 from ebm_app.paths.probability_flow import probes_for, solve_flow
 from ebm_app.utils.errors import NumericalError
+from ebm_app.utils.random import normal_draws
 
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
 START, END = 1e-2, 0.999
@@ -53,15 +55,15 @@ def test_schedule_times_are_evenly_spaced_in_tau(path, schedule):
     assert torch.allclose(schedule.rate(path, t), secant, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("path", "shape", "solver", "order", "ends", "smallest"),
-    [
-        (LinearVPPath(), (2,), "heun", 2, (START, END), 4e-3),
-        (LinearVPPath(c=0.4), (1, 2, 2), "rk4", 4, (0.1, 0.99), 1e-7),
-        (VPPath(), (1, 4, 4), "heun", 2, (START, END), 4e-3),
-    ],
-    ids=["heun linear", "rk4 linear c", "heun vp"],
-)
+#: Path, shape, solver, its order, the ends and the error at the last number of steps
+SOLVED = {
+    "heun linear": (LinearVPPath(), (2,), "heun", 2, (START, END), 4e-3),
+    "rk4 linear c": (LinearVPPath(c=0.4), (1, 2, 2), "rk4", 4, (0.1, 0.99), 1e-7),
+    "heun vp": (VPPath(), (1, 4, 4), "heun", 2, (START, END), 4e-3),
+}
+
+
+@pytest.mark.parametrize("path, shape, solver, order, ends, smallest", SOLVED.values(), ids=SOLVED)
 def test_solvers_converge_at_their_order(path, shape, solver, order, ends, smallest):
     """The interval of rk4 is short enough for 16 steps to be in the asymptotic regime."""
     model, x = two_modes(path, 1e-5, shape), normal((64, *shape))
@@ -74,10 +76,8 @@ def test_solvers_converge_at_their_order(path, shape, solver, order, ends, small
 
 
 def test_diverging_flow_is_refused():
-    x, path = normal((2, 2)), LinearVPPath()
-    flow = solve_flow(
-        lambda x, t: x * (math.nan if t > 0.5 else 0), path, ARC_LENGTH, x, (0.1, END)
-    )
+    x, start = normal((2, 2)), (LinearVPPath(), ARC_LENGTH)
+    flow = solve_flow(lambda x, t: x * (math.nan if t > 0.5 else 0), *start, x, (0.1, END))
     with pytest.raises(NumericalError, match="not finite"):
         list(flow)
     assert run(gaussian(VPPath()), x, start=0.0).x.isfinite().all()
@@ -92,7 +92,25 @@ def test_log_determinant_is_the_change_of_log_density(path, ends):
     state = run(model, x, 30, *ends, "rk4", probes_for(0, x, 0))
     lost = model.log_density(x, ends[0]) - model.log_density(state.x, ends[1])
     assert (state.log_det.sum(0) - lost).abs().max() < 3e-3 and lost.abs().max() > 0.5
+    single = run(model, x.float(), 30, *ends, "rk4", probes_for(0, x, 0)).log_det
+    assert single.dtype == F64 and torch.allclose(single, state.log_det, rtol=0, atol=1e-3)
     estimates = run(model, x, 30, *ends, "rk4", probes_for(40, x, 0)).log_det
     assert estimates.shape == (40, 4)
     assert z_score(estimates, lost) < 4
     assert run(model, x).log_det.shape == (0, 4)
+
+
+@pytest.mark.parametrize("draw", [probes_for, normal_draws])
+def test_draws_of_a_point_do_not_depend_on_its_batch(draw):
+    x, before = normal((60, 1, 4, 4)), torch.random.get_rng_state()
+    whole = draw(8, x, 3)
+    order = torch.randperm(60, generator=generator(2))
+    assert torch.equal(draw(8, x[order], 3), whole[:, order])
+    assert torch.equal(draw(8, x[2:3], 3), whole[:, 2:3])
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert z_score(whole.flatten()[:, None]) < 4
+    assert z_score(whole.flatten()[:, None].square() - 1) < 4 or draw is probes_for
+    others = [draw(8, x[:1], seed)[:, 0] for seed in (4, 5, 3 + 2**32)]
+    rows = torch.stack([*whole.transpose(0, 1), *others]).flatten(1)
+    correlations = torch.corrcoef(rows)[torch.triu_indices(len(rows), len(rows), 1).unbind()]
+    assert correlations.abs().max() < 6 / math.sqrt(rows.shape[1])
