@@ -33,6 +33,7 @@ from ebm_app.ratios.classifier import GaussianRatio
 from ebm_app.ratios.cross_fit import Ratio, RatioEstimate, Samples
 from ebm_app.ratios.methods import MLP, TimeScoreRatio
 from ebm_app.ratios.two_samples import RatioFit
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Steps, check_argument
 from ebm_app.utils.fitting import fit, select_average
 from ebm_app.utils.random import initial_weights
@@ -64,7 +65,7 @@ class CTSMRatio:
 
     Attributes:
         estimate_: the ``RatioEstimate`` of ``fit``, with KL(p_1 || p_0), its interval, and the
-            check that the mean of the ratio over p_0 is 1.
+            check that the mean of the ratio over p_0 is 1. None before ``fit``.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> x0, x1 = torch.randn(500, 1, generator=generator), torch.randn(500, 1, generator=generator)
@@ -83,16 +84,19 @@ class CTSMRatio:
         self.objective = choose("objective", objective, ("ctsm_v", "ctsm"))
         self.steps = check_argument(Steps, "steps", steps)
         self.num_folds, self.random_state = num_folds, random_state
+        self.estimate_: RatioEstimate | None = None
 
     def fit(self, x0: Any, x1: Any) -> Self:
         """Train on rows of p_0 (N0, D) and p_1 (N1, D). Raises as ``log_density_ratio``."""
         learn = partial(train, objective=self.objective, num_steps=self.steps)
         fit = RatioFit(x0, x1, learn, self.num_folds, self.random_state)
-        self.estimate_: RatioEstimate = fit.result()
+        self.estimate_ = fit.result()
         return self
 
     def log_ratio(self, x: Any) -> Tensor:
         """Return log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats."""
+        if self.estimate_ is None:
+            raise UserError("This CTSMRatio is not fitted. Call fit(x0, x1) first.")
         return self.estimate_.log_ratio(x)
 
 

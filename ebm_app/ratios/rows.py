@@ -24,6 +24,8 @@ from ebm_app.utils.tensors import as_tensor
 if TYPE_CHECKING:
     from pandas import DataFrame, Index
 
+#: Start of the names that pandas gives to columns without a name
+NO_NAME = "Unnamed: "
 #: Suffixes of tables with named columns
 TABLES = {".csv", ".tsv", ".txt", ".parquet"}
 NumFolds = Annotated[Int, Ge(3), Le(100)]
@@ -53,13 +55,18 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
         # a memory map does not allocate a shape that exceeds the file
         rows = _read_table(path) if is_table else np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy raises a dozen exception types for a damaged header
-        form = "a text table in UTF-8" if is_table else "an .npy file, with numpy.save"
+        form = "a text table in UTF-8" if is_table else "a .csv table, or numbers with numpy.save"
         reason = shorten(error) or type(error).__name__
         if "pickle" in reason:  # numpy suggests allow_pickle, which can run code
-            reason = "it holds Python objects"
+            reason = "it is not an array of numbers"
         raise UserError(f"Cannot read '{path}' ({reason}). Save it as {form}.") from error
     if isinstance(rows, np.ndarray):
         return as_columns(rows, f"'{path}'")
+    if is_table and not columns and any(str(name).startswith(NO_NAME) for name in rows):
+        raise UserError(
+            f"A column of '{path}' has no name, as the index that pandas writes. Save the table "
+            "without it (index=False), or select columns by name."
+        )
     columns = columns or (list(rows) if is_table else ())
     kind = "columns" if is_table else "arrays"
     if not columns or not set(columns) <= set(rows) or (len(columns) > 1 and not is_table):
@@ -79,13 +86,24 @@ def _read_table(path: Path) -> "DataFrame":
         lines = [*islice(file, 20)]
     comment = "#" if lines and lines[0].startswith("#") else None
     header, *rows = [line for line in lines if line.strip() and line[0] != comment] or [""]
-    separator = max(",;\t", key=header.count)
+    separator = max(";\t,", key=re.sub('"[^"]*"', "", header).count)
+    names = re.split(rf"[{separator}\s]+", header.strip())
+    if all(map(_is_number, names)) and not all(map(str.isdigit, names)):  # years are names
+        raise UserError(f"its first line has numbers instead of the names of columns: {header}")
     has_commas = separator != "," and re.search(r"\d,\d", "".join(rows))
     options = {"sep": separator, "decimal": "," if has_commas else ".", "comment": comment}
     options |= {"encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # lines that are too long
         return pd.read_csv(path, **options).rename(columns=str.strip)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.strip('"').replace(",", "."))
+    except ValueError:
+        return False
+    return True
 
 
 def as_columns(values: Any, what: str) -> "DataFrame":
@@ -97,28 +115,31 @@ def as_columns(values: Any, what: str) -> "DataFrame":
         UserError: if the values are not real numbers, have another number of dimensions, or
             contain masked, NaN or infinite entries.
     """
-    from pandas import DataFrame
+    from pandas import DataFrame, to_numeric
 
     num_masked = np.ma.count_masked(values) if isinstance(values, np.ma.MaskedArray) else 0
     if num_masked:
         raise UserError(f"{num_masked} values of {what} are masked. Fill in or remove the rows.")
     if isinstance(values, Tensor):
         values = as_tensor(values, what).cpu()
+        values = values.double() if values.is_floating_point() else values
     if not isinstance(values, DataFrame):
         try:
-            values = DataFrame(np.asarray(values))
+            values = DataFrame(np.asarray(values)).infer_objects()  # None is NaN
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"Expected rows (N, d) or one column (N,) for {what}: {shorten(error)}."
             ) from None
-        values.columns += 1
+        values.columns = range(1, 1 + values.shape[1])
     if values.empty:
         raise UserError(f"{what} needs at least one row and column, got shape {values.shape}.")
-    for name, kind in values.dtypes.items():
-        if getattr(kind, "kind", "O") not in "biuf":
+    for name, column in values.items():
+        if getattr(column.dtype, "kind", "O") not in "biuf":
+            row = to_numeric(column.astype(str), "coerce").isna().argmax()
             raise UserError(
-                f"Column '{name}' of {what} has type {kind}. Use real numbers; encode classes "
-                "with pandas.factorize(column)[0]."
+                f"Column '{name}' of {what} has type {column.dtype}, with {column.iloc[row]!r} in "
+                f"row {row + 1}. Use real numbers; encode classes with "
+                "pandas.factorize(column)[0]."
             )
     numbers = values.to_numpy(np.float64, na_value=np.nan)
     rows, columns = np.nonzero(~np.isfinite(numbers))

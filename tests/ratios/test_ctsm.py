@@ -100,6 +100,7 @@ def test_distant_samples_have_a_ratio_and_no_bound():
 def test_invalid_arguments_raise():
     assert "tsm" in error_of(CTSMRatio, "tsm")
     assert "steps" in error_of(CTSMRatio, steps=0)
+    assert "not fitted" in error_of(CTSMRatio().log_ratio, [[0.0]])
 
 
 @pytest.mark.process

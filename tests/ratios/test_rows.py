@@ -124,6 +124,33 @@ def test_invalid_csv_raises(tmp_path, text, parts):
         assert part in message
 
 
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("1.5,2\n2.5,3\n", "instead of the names"),  # the first row would be lost
+        ("1,5;2\n2,5;3\n", "instead of the names"),
+        ("1.5e+00 2.0e+00\n2.5e+00 3.0e+00\n", "instead of the names"),
+        (",a\n0,1.5\n1,2.5\n", "no name"),  # the index of pandas would be a column
+        ("a;b\n1;2\n2;3 %\n", "'3 %' in row 2"),
+    ],
+)
+def test_table_that_would_be_misread_raises(tmp_path, text, reason):
+    path = write(tmp_path / "d.csv", text)
+    assert reason in error_of(read_rows, path)
+
+
+def test_header_with_years_or_quoted_separators(tmp_path):
+    assert [*read_rows(write(tmp_path / "a.csv", "2019,2020\n1,2\n"))] == ["2019", "2020"]
+    assert [*read_rows(write(tmp_path / "b.csv", '"a, in m";b\n1,5;2\n'))] == ["a, in m", "b"]
+
+
+def test_arrays_with_none_and_records(tmp_path):
+    assert "1 of 2 values of x are missing" in error_of(as_columns, [1.0, None], "x")
+    records = np.array([(1, 2.5)], [("a", int), ("b", float)])
+    assert as_columns(records, "x").to_numpy().tolist() == [[1, 2.5]]
+    assert as_columns(torch.ones(2, dtype=torch.bfloat16), "x").shape == (2, 1)
+
+
 def test_masked_nan_and_infinite_values_raise():
     values = NUMBERS.copy()
     values[[3, 9], [1, 0]] = np.nan, np.inf
