@@ -56,6 +56,11 @@ def call(module: ModuleType, *args: object) -> int:
     return run_script(module.main, [str(arg) for arg in args])
 
 
+def figures_of(module: ModuleType, *args: object) -> dict:
+    """Run a script and return its figures."""
+    return module.main([str(arg) for arg in args])
+
+
 @pytest.fixture
 def float64() -> None:
     """Set the default dtype to float64."""
@@ -65,7 +70,7 @@ def float64() -> None:
 
 
 @pytest.fixture
-def script() -> "callable":
+def script():
     """Return ``load_script``."""
     return load_script
 

@@ -1,12 +1,11 @@
 """The paper's error bound: Theorem 4 against closed forms, and the script."""
 
-import json
 import math
 from itertools import pairwise
 
 import pytest
 import torch
-from conftest import call
+from conftest import figures_of
 from exact import F64, ExactBridge, ExactModel, generator
 
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -74,10 +73,9 @@ def test_bound_holds_at_every_number_of_steps(name, path):
 
 
 @pytest.mark.process
-def test_script_writes_a_table_and_a_record(capsys, tmp_path, monkeypatch):
+def test_script_writes_a_table_and_a_record(tmp_path, monkeypatch):
     monkeypatch.setattr(bounds, "PATHS", {"linear_vp": LinearVPPath})
     monkeypatch.setattr(bounds, "QUICK_DRAWS", 20)
-    assert call(bounds, "--quick", "--device", "cpu", "--output_dir", tmp_path) == 0
-    table = json.loads(capsys.readouterr().out.splitlines()[-1])["table"]
+    table = figures_of(bounds, "--quick", "--device", "cpu", "--output_dir", tmp_path)["table"]
     assert read_json(tmp_path / "bounds.json")["figures"]["table"] == table
     assert len(table) == 3 * 2 * 4  # problems, errors, numbers of steps

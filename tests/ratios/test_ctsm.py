@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import call, error_of
+from conftest import error_of, figures_of
 from exact import F64, ExactBridge, generator, normal
 
 from ebm_app import CTSMRatio
@@ -54,16 +54,15 @@ def test_untrained_time_score_is_that_of_two_gaussians():
         torch.tensor(stds, dtype=F64)[:, None].square().expand(2, 3),
         num_axes=3,
     )
-    net = BridgeTimeScore(base, 3)
     x, t = normal((20, 3)), torch.full((20,), 0.3, dtype=F64)
     exact = ExactBridge(ctsm.SchrodingerBridgePath(SIGMA), EPS, *zip(means, stds, strict=True))
     expected = exact.time_score(x, t).float()
-    torch.testing.assert_close(net(x.float(), t.float()).sum(1), expected, rtol=1e-4, atol=1e-4)
-    summed = BridgeTimeScore(base, 1)(x.float(), t.float())[:, 0]
-    torch.testing.assert_close(summed, expected, rtol=1e-4, atol=1e-4)
+    for outputs in (3, 1):
+        found = BridgeTimeScore(base, outputs)(x.float(), t.float()).sum(1)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dim", [1, 5, 40])
+@pytest.mark.parametrize("dim", [1, 40])
 def test_log_ratio_of_gaussians_matches_closed_form(dim):
     pair = gaussians(dim)
     samples = draw(pair, 1_500)
@@ -105,14 +104,12 @@ def test_invalid_arguments_raise():
 
 @pytest.mark.process
 @pytest.mark.parametrize("method", ["ctsm_v", "classifier"])
-def test_ratio_script_writes_tables_and_a_record(script, capsys, tmp_path, method):
+def test_ratio_script_writes_tables_and_a_record(script, tmp_path, method):
     for name, x in zip(("x0", "x1"), draw(gaussians(2), 200), strict=True):
         np.save(tmp_path / f"{name}.npy", x)
     files = ["--x0", tmp_path / "x0.npy", "--x1", tmp_path / "x1.npy", "--at", tmp_path / "x0.npy"]
     flags = ["--method", method, "--iterations", 20, "--output_dir", tmp_path / "out"]
-    module = script("evaluate/ratio.py")
-    assert call(module, *files, *flags) == 0
-    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    metrics = figures_of(script("evaluate/ratio.py"), *files, *flags)
     assert metrics["interval"][0] <= metrics["value"] <= metrics["interval"][1]
     assert json.loads((tmp_path / "out/ratio.json").read_text())["figures"] == metrics
     for name in ("x0", "x1", "at"):

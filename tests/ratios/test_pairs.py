@@ -33,24 +33,15 @@ SIGMA = 2 / math.sqrt(5)  # of k = 1
 MODES = [[2 - SIGMA / 2] * 2, [2 + SIGMA / 2] * 2]
 RHO = math.sqrt(-math.expm1(-1))
 COVARIANCE = torch.tensor([[1, RHO], [RHO, 1]], dtype=F64)
+UNEVEN = DensityPair(standard_normal(3), mixture(MEANS, 0.7, WEIGHTS))
+DEPENDENT = distributions.MultivariateNormal(torch.zeros(2, dtype=F64), COVARIANCE)
+OTHER_MODES = [[-x for x in mode] for mode in MODES]
 #: pair, and both densities as the paper states them
 CASES = {
     "gaussians": (gaussian_pair(5), of_torch([[0.0] * 5], 1.0), of_torch([[4.0] * 5], 1.0)),
-    "mixtures": (
-        mixture_pair(1.0, 2),
-        of_torch(MODES, SIGMA),
-        of_torch([[-x for x in mode] for mode in MODES], SIGMA),
-    ),
-    "uneven": (
-        DensityPair(standard_normal(3), mixture(MEANS, 0.7, WEIGHTS)),
-        of_torch([[0.0] * 3], 1.0),
-        of_torch(MEANS, 0.7, WEIGHTS),
-    ),
-    "information": (
-        information_pair(2),
-        of_torch([[0.0] * 2], 1.0),
-        distributions.MultivariateNormal(torch.zeros(2, dtype=F64), COVARIANCE),
-    ),
+    "mixtures": (mixture_pair(1.0, 2), of_torch(MODES, SIGMA), of_torch(OTHER_MODES, SIGMA)),
+    "uneven": (UNEVEN, of_torch([[0.0] * 3], 1.0), of_torch(MEANS, 0.7, WEIGHTS)),
+    "information": (information_pair(2), of_torch([[0.0] * 2], 1.0), DEPENDENT),
 }
 every_pair = pytest.mark.parametrize("pair, p0, p1", CASES.values(), ids=CASES)
 

@@ -15,56 +15,21 @@ from ebm_app.ratios.rows import as_columns, assign_folds, check_columns, read_ro
 NUMBERS = np.random.default_rng(7).standard_normal((12, 3))
 
 
-def save(path, values):
-    np.save(path, values)
-    return path
-
-
-def write(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+def write(path, content):
+    """Write text, bytes or an array."""
+    if isinstance(content, np.ndarray):
+        np.save(path, content)
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
 
 @pytest.mark.parametrize("dtype", ["f2", ">f8", "g", "u8", "?"])
 def test_npy_of_real_numbers(tmp_path, dtype):
     values = (100 * NUMBERS).astype(dtype)
-    read = read_rows(save(tmp_path / "x.npy", np.asfortranarray(values))).to_numpy()
+    read = read_rows(write(tmp_path / "x.npy", np.asfortranarray(values))).to_numpy()
     assert read.dtype == np.float64 and np.array_equal(read, values.astype(np.float64))
-    assert read_rows(save(tmp_path / "x.npy", values[:, 0])).shape == (12, 1)
-
-
-@pytest.mark.parametrize(
-    "values, reason",
-    [
-        (np.array([[1.0, None]] * 12, object), "Python objects"),
-        (np.array(["a"] * 12), "type"),
-        (NUMBERS * 1j, "complex"),
-        (np.zeros((12, 3, 1)), "2-d"),
-        (np.float64(3), "Expected rows"),
-        (np.zeros((0, 2)), "shape (0, 2)"),
-    ],
-)
-def test_npy_without_rows_of_numbers_raises(tmp_path, values, reason):
-    path = save(tmp_path / "bad.npy", values)
-    message = error_of(read_rows, path)
-    assert str(path) in message and reason in message
-
-
-# 8 TB: refused by the size of the file, before memory is taken
-TERABYTES = (
-    b"\x93NUMPY\x01\x00\x47\x00"
-    b"{'descr':'<f8','fortran_order':False,'shape':(1000000000000,)}         " + bytes(96)
-)
-
-
-BAD_FILES = {"empty": b"", "text": b"a\n1\n", "pickled": pickle.dumps([1.0]), "8 TB": TERABYTES}
-
-
-@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES)
-def test_damaged_npy_raises(tmp_path, content):
-    path = write(tmp_path / "bad.npy", content)
-    message = error_of(read_rows, path)
-    assert str(path) in message and "numpy.save" in message and "trust" not in message
+    assert read_rows(write(tmp_path / "x.npy", values[:, 0])).shape == (12, 1)
 
 
 TABLES = {
@@ -105,23 +70,33 @@ def test_csv_of_other_programs(tmp_path):
     assert "Column 'note'" in error_of(read_rows, tmp_path / "d.CSV")  # all columns
 
 
-@pytest.mark.parametrize(
-    "text, parts",
-    [
-        ("x,b\n1,2\n", ["columns x, b", "got a"]),
-        ("\n\n", ["text table"]),
-        ("a,b\n1,2,3\n1,2,3\n", ["text table"]),
-        ("a,b\n1,2\n3,four\n", ["Column 'b'", "type"]),
-        ("a,b\n1,2\n,4\n3\n", ["2 of 6 values", "row 2", "column 'a'"]),
-        ('a,b\n1,"2\n', ["text table"]),
-        ("a,b\n1,é\n".encode("latin-1"), ["text table", "utf-8"]),
-    ],
-)
-def test_invalid_csv_raises(tmp_path, text, parts):
-    path = write(tmp_path / "d.csv", text)
-    message = error_of(read_rows, path, ["a", "b"])
-    for part in [str(path), *parts]:
-        assert part in message
+#: 8 TB: refused by the size of the file, before memory is taken
+TERABYTES = b"{'descr':'<f8','fortran_order':False,'shape':(1000000000000,)}         " + bytes(96)
+TERABYTES = b"\x93NUMPY\x01\x00\x47\x00" + TERABYTES
+BAD_FILES = [
+    (np.array([[1.0, None]] * 12, object), ["Python objects"]),
+    (np.array(["a"] * 12), ["type"]),
+    (NUMBERS * 1j, ["complex"]),
+    (np.zeros((12, 3, 1)), ["2-d"]),
+    (np.array(3.0), ["Expected rows"]),
+    (np.zeros((0, 2)), ["shape (0, 2)"]),
+    *((content, ["numpy.save"]) for content in (b"", b"a\n1\n", pickle.dumps([1.0]), TERABYTES)),
+    ("x,b\n1,2\n", ["columns x, b", "got a"]),
+    ("\n\n", ["text table"]),
+    ("a,b\n1,2,3\n1,2,3\n", ["text table"]),
+    ("a,b\n1,2\n3,four\n", ["Column 'b'", "type"]),
+    ("a,b\n1,2\n,4\n3\n", ["2 of 6 values", "row 2", "column 'a'"]),
+    ('a,b\n1,"2\n', ["text table"]),
+    ("a,b\n1,é\n".encode("latin-1"), ["text table", "utf-8"]),
+]
+
+
+@pytest.mark.parametrize("content, parts", BAD_FILES)
+def test_invalid_file_is_named(tmp_path, content, parts):
+    is_table = "numpy.save" not in parts and not isinstance(content, np.ndarray)
+    path = write(tmp_path / ("d.csv" if is_table else "bad.npy"), content)
+    message = error_of(read_rows, path, ["a", "b"] if is_table else [])
+    assert all(part in message for part in (str(path), *parts)) and "trust" not in message
 
 
 @pytest.mark.parametrize(
@@ -163,13 +138,10 @@ def test_masked_nan_and_infinite_values_raise():
     assert "1 of 2 values of x" in error_of(as_columns, nullable, "x")
 
 
-def test_tensors_with_gradient_are_rows():
-    rows = torch.tensor(NUMBERS).requires_grad_()
-    assert np.array_equal(as_columns(rows, "x"), NUMBERS)
-
-
 def test_columns_of_arrays_match_any_names():
-    array, table = as_columns(NUMBERS, "x"), pd.DataFrame(NUMBERS, columns=list("abc"))
+    array = as_columns(torch.tensor(NUMBERS).requires_grad_(), "x")
+    table = pd.DataFrame(NUMBERS, columns=list("abc"))
+    assert np.array_equal(array, NUMBERS)
     check_columns(array.columns, table.columns)
     for columns in (array.columns[:2], pd.Index(["a", "c", "b"])):
         assert "a, b, c" in error_of(check_columns, columns, table.columns)
