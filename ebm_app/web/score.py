@@ -1,7 +1,6 @@
 """Score tab: how likely is an image, is it unusual, and where?"""
 
 import math
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,8 +22,7 @@ from ebm_app.utils.tensors import standard_error
 from . import idea
 from .models import Models
 from .shared import (
-    AT_ONCE,
-    bind,
+    NewestRun,
     clear_on,
     of_kind,
     picture,
@@ -37,7 +35,6 @@ from .uploads import (
     EMPTY,
     add_examples,
     black_canvas,
-    digest_ink,
     prepare_drawing,
     read_canvas,
     read_upload,
@@ -87,31 +84,40 @@ class ScoreOutputs(NamedTuple):
     image: Tensor | None = None
 
 
-def score(
-    model: str, image: str | None, repeats: int, *, models: Models, seed: int
-) -> Iterator[ScoreOutputs]:
-    """Test whether an image file is unusual, and compute its likelihood.
+class Scorer:
+    """Endpoints of the tab. A visitor's new image stops the score of the previous one."""
 
-    Returns the image at the model's resolution, the answer, a map of the unusual regions next to
-    the nearest held-out images, the class probabilities, and the metrics.
-    """
-    if image is None:
-        yield ScoreOutputs(answer=NO_IMAGE)
-        return
-    pixels, notes = read_upload(image, models.config(model))
-    yield from score_image(models, model, pixels, repeats, seed, notes)
+    def __init__(self, models: Models, seed: int) -> None:
+        self.models, self.seed, self.newest = models, seed, NewestRun()
 
+    def score(
+        self, model: str, image: str | None, repeats: int, request: gr.Request | None = None
+    ) -> Iterator[ScoreOutputs]:
+        """Test whether an image file is unusual, and compute its likelihood.
 
-def score_drawing(
-    model: str, drawing: dict[str, Any] | None, repeats: int, *, models: Models, seed: int
-) -> Iterator[ScoreOutputs]:
-    """Test whether a drawing of light strokes on black is unusual, and compute its likelihood.
-    Returns the same as /score."""
-    if (ink := read_canvas(drawing)) is None:
-        yield ScoreOutputs(answer=EMPTY)
-        return
-    pixels = prepare_drawing(ink, models.config(model))
-    yield from score_image(models, model, pixels, repeats, seed)
+        Returns the image at the model's resolution, the answer, a map of the unusual regions next
+        to the nearest held-out images, the class probabilities, and the metrics.
+        """
+        outputs = iter([ScoreOutputs(answer=NO_IMAGE)])
+        if image is not None:
+            pixels, notes = read_upload(image, self.models.config(model))
+            outputs = score_image(self.models, model, pixels, repeats, self.seed, notes)
+        yield from self.newest.follow(outputs, request)
+
+    def score_drawing(
+        self,
+        model: str,
+        drawing: dict[str, Any] | None,
+        repeats: int,
+        request: gr.Request | None = None,
+    ) -> Iterator[ScoreOutputs]:
+        """Test whether a drawing of light strokes on black is unusual, and compute its likelihood.
+        Returns the same as /score."""
+        outputs = iter([ScoreOutputs(answer=EMPTY)])
+        if (ink := read_canvas(drawing)) is not None:
+            pixels = prepare_drawing(ink, self.models.config(model))
+            outputs = score_image(self.models, model, pixels, repeats, self.seed)
+        yield from self.newest.follow(outputs, request)
 
 
 def score_image(
@@ -267,28 +273,12 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
                 repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=info)
                 metrics = gr.JSON(label="Metrics")
     outputs = list(ScoreOutputs(seen, text, where, classes, metrics, gr.State()))
-    fixed = {"models": models, "seed": seed}
-    options = {"show_progress": "hidden", "trigger_mode": "always_last", **of_kind("score")}
-    # The file of the upload, because gradio may send the change of one image twice. It is in the
-    # queue, because gradio hides errors of events outside it.
-    file = gr.Textbox(label="File", visible="hidden")
-    upload.change(lambda path: path, upload, file, **AT_ONCE | {"queue": True})
-    run = bind(score, **fixed)
-    scored = file.change(run, [model, upload, repeats], outputs, api_name="score", **options)
-    # The canvas may report a stroke twice, and as empty in between. Only another drawing cancels
-    # the run of the previous one, then starts its own: events of a change run in the order of
-    # their definition. Without multiple, the run would wait for the end of the cancelled one.
-    # A time is added, because a drawing may be repeated after the canvas was cleared.
-    changed, started = (gr.Textbox(label=name, visible="hidden") for name in ("Ink", "Run"))
-    options |= {"trigger_mode": "multiple", "api_name": "score_drawing"}
-    inputs = [model, drawing, repeats]
-    drawn = started.change(bind(score_drawing, **fixed), inputs, outputs, **options)
-    changed.change(None, cancels=[drawn], **AT_ONCE)
-    changed.change(
-        lambda ink: f"{ink} {time.time_ns()}" if ink else gr.skip(), changed, started, **AT_ONCE
-    )
-    drawing.input(digest_ink, drawing, changed, trigger_mode="multiple", **AT_ONCE)
+    scorer = Scorer(models, seed)
+    options = {"show_progress": "hidden", "trigger_mode": "multiple", **of_kind("score")}
+    # not input, which the canvas sends before its strokes are uploaded
+    drawn = drawing.change(scorer.score_drawing, [model, drawing, repeats], outputs, **options)
+    scored = upload.change(scorer.score, [model, upload, repeats], outputs, **options)
     events = [scored, drawn]
     explained = idea.build(models, model, events, outputs[-1])
-    clear_on([model.input, drawing.clear], events, [file, changed, *outputs, *explained])
+    clear_on([model.input], events, [*outputs, *explained])
     return upload, sources

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import gradio as gr
 from gradio.events import Dependency
@@ -16,6 +16,7 @@ from torch import Tensor
 from ebm_app.data.pictures import image_grid, to_pil
 from ebm_app.sampling.base import Frame
 
+Outputs = TypeVar("Outputs")
 MAX_SEED = 2**31 - 1
 #: Min seconds between two updates of the images of a run
 INTERVAL = 0.5
@@ -45,6 +46,35 @@ def bind(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
     bound = partial(function, **fixed)
     bound.__name__, bound.__doc__ = function.__name__, function.__doc__
     return bound
+
+
+class NewestRun:
+    """Stops the run of a visitor when the same visitor starts another one.
+
+    An event with ``cancels`` may also cancel the run that follows, because it cancels all runs of
+    an event in a session, and the browser does not wait for it.
+    """
+
+    def __init__(self) -> None:
+        #: Session -> its newest run
+        self.runs: dict[str | None, object] = {}
+
+    def follow(self, outputs: Iterator[Outputs], request: gr.Request | None) -> Iterator[Outputs]:
+        """Yield outputs until a newer run starts. A client of the API, unlike a browser, may have
+        several runs at a time."""
+        if request is None or request.headers.get("x-gradio-user") != "app":
+            yield from outputs
+            return
+        session, run = request.session_hash, object()
+        self.runs[session] = run
+        try:
+            for output in outputs:
+                if self.runs.get(session) is not run:
+                    return
+                yield output
+        finally:
+            if self.runs.get(session) is run:
+                del self.runs[session]
 
 
 def hide_folders(message: str) -> str:

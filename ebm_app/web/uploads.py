@@ -3,7 +3,6 @@
 For data sets of digits, a drawing is scaled and centred like the digits of the data set.
 """
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,12 +104,6 @@ def read_canvas(canvas: dict[str, Image.Image | None] | None) -> Image.Image | N
     """Return the grey drawing on a canvas (light strokes on black), or None if it is empty."""
     drawing = (canvas or {}).get("composite")
     return drawing.convert("L") if drawing is not None and drawing.getbbox() else None
-
-
-def digest_ink(drawing: dict[str, Any] | None) -> Any:
-    """Return a digest of a drawing, or no update for an empty canvas."""
-    ink = read_canvas(drawing)
-    return gr.skip() if ink is None else hashlib.sha256(ink.tobytes()).hexdigest()
 
 
 def prepare_drawing(drawing: Image.Image, config: EBMConfig, framed: bool = True) -> Tensor:

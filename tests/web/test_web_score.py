@@ -28,7 +28,7 @@ def likelihood_of(ebm, image, repeats, seed):
 
 def test_score_equals_the_library_on_the_same_pixels(models, tmp_path):
     path = save_digit(tmp_path / "digit.png")
-    first, answered, *refined = score.score("grey", path, 12, models=models, seed=3)
+    first, answered, *refined = score.Scorer(models, 3).score("grey", path, 12)
     last = refined[-1]
     side = first.seen.width // 8
     assert np.array_equal(pixels(first.seen)[::side, ::side], to_uint8(digit())[0, ..., 0])
@@ -45,14 +45,14 @@ def test_score_equals_the_library_on_the_same_pixels(models, tmp_path):
     assert last.metrics["p_value"] == pytest.approx(expected[0])
     assert last.answer.startswith(answered.answer)
     drawing = {"composite": Image.open(path)}
-    *_, drawn = score.score_drawing("grey", drawing, 2, models=models, seed=3)
+    *_, drawn = score.Scorer(models, 3).score_drawing("grey", drawing, 2)
     assert f"{drawn.metrics['bits_per_dim']:.3f}" in drawn.answer
 
 
 def test_empty_inputs_are_answered_without_a_score(models):
-    empty = [*score.score_drawing("grey", {"composite": None}, 2, models=models, seed=3)]
+    empty = [*score.Scorer(models, 3).score_drawing("grey", {"composite": None}, 2)]
     assert empty == [score.ScoreOutputs(answer=uploads.EMPTY)]
-    missing = [*score.score("grey", None, 2, models=models, seed=3)]
+    missing = [*score.Scorer(models, 3).score("grey", None, 2)]
     assert missing == [score.ScoreOutputs(answer=score.NO_IMAGE)]
 
 
@@ -62,7 +62,7 @@ def test_map_has_no_colour_for_nine_ordinary_images_in_ten(models, tmp_path):
     assert (maxima <= models.map_threshold("grey")).mean() == pytest.approx(0.9, abs=0.05)
     index = int(maxima.argmin())
     path = save_digit(tmp_path / "digit.png", index)
-    *_, last = score.score("grey", path, 2, models=models, seed=3)
+    *_, last = score.Scorer(models, 3).score("grey", path, 2)
     (shown,) = (axes for axes in last.where.axes if len(axes.images) == 2)
     assert shown.images[1].get_array().mask.all()
     for axes in (shown, last.where.axes[0]):  # the image, and the same image as the nearest
@@ -71,11 +71,11 @@ def test_map_has_no_colour_for_nine_ordinary_images_in_ten(models, tmp_path):
 
 def test_class_probabilities_are_shown_for_labelled_models(models, tmp_path):
     path = save_digit(tmp_path / "digit.png")
-    *_, last = score.score("labelled", path, 2, models=models, seed=0)
+    *_, last = score.Scorer(models, 0).score("labelled", path, 2)
     assert set(last.classes) == {"0", "1", "2"}
     assert sum(last.classes.values()) == pytest.approx(1)
     assert last.classes[str(last.metrics["class"])] == max(last.classes.values())
-    *_, last = score.score("grey", path, 2, models=models, seed=0)
+    *_, last = score.Scorer(models, 0).score("grey", path, 2)
     assert last.classes is None
 
 
