@@ -15,13 +15,12 @@ from ebm_app.utils.errors import UserError, shorten
 
 from . import complete, diagnostics, generate, information, score, toy
 from .models import Models, title_of
-from .shared import AT_ONCE, MAX_SEED, hide_folders, write_link
+from .shared import AT_ONCE, MAX_SEED, TITLE, hide_folders, write_link
 
 #: Age in seconds at which uploaded and generated files are deleted, and interval of the check
 FILE_LIFETIME = 3600
 #: Folder of this package
 PACKAGE = Path(__file__).resolve().parent.parent
-TITLE = "Draw a digit: how likely is it?"
 FAILED = "Internal error; see the server log. Try another model or other settings."
 BAD_IMAGE = "This file cannot be read as an image, or it is too large. Choose another file."
 BAD_IMAGE_ERRORS = (Image.UnidentifiedImageError, Image.DecompressionBombError)

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import Sequence
 
@@ -11,10 +12,14 @@ from PIL import Image
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ebm_app.folders import BUNDLED
 from ebm_app.utils.errors import UserError
+
+from .shared import TITLE
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 #: Max queued events. Further events are refused with a message.
@@ -40,7 +45,17 @@ DESCRIPTION = (
     "An energy-based model computes the probability of your drawing, says whether it is unusual, "
     "and draws images of its own."
 )
-HEAD = f'<meta name="description" content="{DESCRIPTION}">'
+#: Gradio's description of a page to sites that show shared links, and ours, with a picture
+GRADIO_TAGS = re.compile(rb'<meta\s+(?:property|name)="(?:og|twitter):[^>]*>')
+TAGS = """<head>
+<meta name="description" content="{description}">
+<meta property="og:description" content="{description}">
+<meta property="og:title" content="{title}">
+<meta property="og:type" content="website">
+<meta property="og:url" content="{url}">
+<meta property="og:image" content="{url}{picture}">
+<meta name="twitter:card" content="summary">"""
+PICTURE_URL, PICTURE = "picture.png", BUNDLED / "mnist" / "samples_grid.png"
 THEME = gr.themes.Default(
     primary_hue="teal", secondary_hue="teal", neutral_hue="slate"
 ).set(  # higher contrast than the defaults
@@ -102,6 +117,33 @@ class SecurityHeaders:
             await send(message)
 
         await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+class LinkPreview:
+    """ASGI middleware that gives the page a title, a description and a picture where its link is
+    shared, in place of Gradio's."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"] if scope["type"] == "http" else None
+        if path == f"/{PICTURE_URL}":
+            return await FileResponse(PICTURE)(scope, receive, send)
+        texts = {"title": TITLE, "description": DESCRIPTION, "picture": PICTURE_URL}
+        start: Message = {}
+
+        async def send_page(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)
+                return
+            tags = TAGS.format(url=Request(scope).base_url, **texts).encode()
+            body = GRADIO_TAGS.sub(b"", message["body"]).replace(b"<head>", tags, 1)
+            MutableHeaders(scope=start)["Content-Length"] = str(len(body))
+            await send(start)
+            await send({**message, "body": body})
+
+        await self.app(scope, receive, send_page if path == "/" else send)
 
 
 class LoginDelay:
@@ -205,12 +247,12 @@ def serve(
             footer_links=["api"],
             theme=THEME,
             css=CSS,
-            head=HEAD,
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={
                 "middleware": [
                     Middleware(SecurityHeaders),
+                    Middleware(LinkPreview),
                     Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts]),
                     Middleware(LoginDelay),
                 ]

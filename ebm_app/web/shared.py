@@ -17,6 +17,7 @@ from ebm_app.data.pictures import image_grid, to_pil
 from ebm_app.sampling.base import Frame
 
 Outputs = TypeVar("Outputs")
+TITLE = "Draw a digit: how likely is it?"
 MAX_SEED = 2**31 - 1
 #: Min seconds between two updates of the images of a run
 INTERVAL = 0.5
@@ -154,6 +155,11 @@ def write_link(*names: str, **fixed: str) -> str:
 def slider(low: int, high: int, value: int, label: str, **options: Any) -> gr.Slider:
     """Return a slider for an integer."""
     return gr.Slider(low, high, value=value, step=1, label=label, precision=0, **options)
+
+
+def share_slider(label: str) -> gr.Slider:
+    """Return a slider for a place on the way from noise (0) to images (1)."""
+    return gr.Slider(0, 1, value=0.5, step=1 / 40, label=label)
 
 
 def seed_box(seed: int) -> gr.Number:

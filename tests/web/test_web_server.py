@@ -1,5 +1,7 @@
 """Command line, access control and limits of the server."""
 
+import io
+import re
 import socket
 from types import SimpleNamespace
 
@@ -87,3 +89,14 @@ def test_requests_are_checked(address):
     for path in ("", "config", "login"):
         policy = httpx.get(address + path, trust_env=False).headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'self'; ") and "http" not in policy
+
+
+@pytest.mark.process
+def test_shared_link_shows_the_title_and_a_picture(address):
+    html = httpx.get(address, trust_env=False).text
+    for name in ("og:title", "og:description", "og:image"):
+        (value,) = re.findall(f'"{name}" content="([^"]*)"', html)
+        assert value and "radio" not in value
+    assert value.startswith(address)
+    picture = httpx.get(value, trust_env=False)
+    assert Image.open(io.BytesIO(picture.content)).width >= 200
