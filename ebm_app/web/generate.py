@@ -8,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 from PIL import Image
+from torch import Tensor
 
 from ebm_app.nets.labelled import RANDOM
 from ebm_app.sampling import SAMPLERS
@@ -23,10 +24,12 @@ from .shared import (
     bind,
     clear_on,
     gallery,
+    picture,
     progress,
     render,
     seed_box,
     selected_file,
+    share_slider,
     slider,
     start_and_stop,
     start_by,
@@ -41,6 +44,8 @@ ANY, EACH = "any", "one of each"
 MAX_BATCH = 2**16
 #: Min width of an image in pixels
 SIDE = 128
+#: Number of images in a replay, and max number of its frames
+REPLAYED, MAX_FRAMES = 10, 25
 HINT = (
     "Draw images from the model, optionally of one class. Click on an image to send it to Score."
 )
@@ -57,7 +62,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     guidance: float = 1.0,
     *,
     models: Models,
-) -> Iterator[tuple[list[tuple[Image.Image, str]], str, int]]:
+) -> Iterator[tuple[list[tuple[Image.Image, str]], str, int, list[Tensor]]]:
     """Draw images from a model.
 
     Returns the images as PNG files with their classes as captions, a text, and the seed.
@@ -73,7 +78,17 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     begin = time.perf_counter()
     size = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
     steps = {kind.counts: num_steps, "batch_size": size}
-    for frame in at_intervals(ebm.iterate_sample(num_images, sampler, seed, **steps, **condition)):
+    replay: list[Tensor] = []
+
+    def record(frames: Iterator[Frame]) -> Iterator[Frame]:
+        """Add some of the frames to the replay."""
+        for frame in frames:
+            if frame.step % math.ceil(frame.num_steps / MAX_FRAMES) == 0:
+                replay.append((255 * ebm.to_images(frame.x[:REPLAYED])).byte())
+            yield frame
+
+    frames = ebm.iterate_sample(num_images, sampler, seed, **steps, **condition)
+    for frame in at_intervals(record(frames)):
         pictures = [
             (
                 render(image, SIDE),
@@ -82,7 +97,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
             for number, image in enumerate(ebm.to_images(frame.x).split(1), 1)
         ]
         text = describe(frame, num_images, time.perf_counter() - begin, **condition)
-        yield pictures, f"{text} · {model} · seed {seed}", seed
+        yield pictures, f"{text} · {model} · seed {seed}", seed, replay
 
 
 def describe(
@@ -102,6 +117,11 @@ def describe(
     if frame.acceptance is not None:
         parts.append(f"{frame.acceptance:.0%} of the proposals accepted")
     return " · ".join(parts)
+
+
+def show_replay(replay: list[Tensor] | None, share: float) -> Image.Image | None:
+    """Return the images at a share of a run in [0, 1]."""
+    return render(replay[round(share * (len(replay) - 1))] / 255) if replay else None
 
 
 def labels_of(which: str, num_classes: int, num_images: int) -> tuple[int, ...] | str:
@@ -161,8 +181,16 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
         with gr.Column(scale=2, elem_classes="first"):
             images = gallery("Samples", allow_preview=False)
             text = text_box("Run")
+            with gr.Accordion("Replay", open=False):
+                share = share_slider("From noise (0) to the images (1)")
+                alt_text = f"The first {REPLAYED} images during the run"
+                replayed = picture("During the run", alt_text, "min(420px, 104vw)")
+    replay = gr.State()
     inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance]
-    event = start_by(buttons, generate, inputs, [images, text, seeds], "sample", models=models)
+    outputs = [images, text, seeds, replay]
+    event = start_by(buttons, generate, inputs, outputs, "sample", models=models)
+    event.success(show_replay, [replay, share], replayed, **AT_ONCE)
+    share.change(show_replay, [replay, share], replayed, **AT_ONCE)
     shown = {"class": which, "model": model, "guidance": guidance, "seed": seeds}
     event.success(None, [*shown.values()], js=write_link(*shown), **AT_ONCE)
     # loading a model may take seconds, so only the last selection is applied
@@ -171,7 +199,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     gr.on(triggers, update_steps, [model, sampler], steps, **options)
     update_classes = bind(class_options, models=models)
     model.input(update_classes, [model, which], [which, guidance], **AT_ONCE)
-    clear_on([model.input], [event], [images, text])
+    clear_on([model.input], [event], [images, text, replay, replayed])
     return images, [which, guidance, seeds, randomise]
 
 

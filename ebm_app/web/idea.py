@@ -22,7 +22,7 @@ from ebm_app.paths import require_one_sided
 from ebm_app.utils.tensors import expand_like, standard_normal_log_density
 
 from .models import Models
-from .shared import AT_ONCE, of_kind, picture, plot_box, render
+from .shared import AT_ONCE, of_kind, picture, plot_box, render, share_slider
 
 #: Number of times at which the time score is computed (odd)
 NUM_TIMES = 41
@@ -134,8 +134,7 @@ def build(
             with gr.Column(scale=3, min_width=320):
                 plot = plot_box("Time score and running integral")
             with gr.Column(scale=2, min_width=280):
-                bounds = {"minimum": 0, "maximum": 1, "step": 1 / (NUM_TIMES - 1), "value": 0.5}
-                share = gr.Slider(**bounds, label="From noise (0) to the image (1)")
+                share = share_slider("From noise (0) to the image (1)")
                 with gr.Row():
                     noised = picture("Noised image", "The image with noise", 200)
                     terms = picture("Terms per pixel", "What each pixel adds: blue more", 200)

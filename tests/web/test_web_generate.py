@@ -22,7 +22,7 @@ def run_class(models, model, which, num=1, guidance=1.0):
 def test_steps_and_final_images_are_shown(models, monkeypatch):
     monkeypatch.setattr(shared, "INTERVAL", 0)
     steps = [*run(models)]
-    heads = [re.sub(r" in \d+\.\d s", "", text) for _, text, _ in steps]
+    heads = [re.sub(r" in \d+\.\d s", "", text) for _, text, *_ in steps]
     assert heads == [
         f"{head} · grey · seed 7" for head in ("Step 1 of 3", "Step 2 of 3", "5 images")
     ]
@@ -31,6 +31,10 @@ def test_steps_and_final_images_are_shown(models, monkeypatch):
         factor = picture.width // 8
         assert np.array_equal(pixels(picture), image.repeat(factor, 0).repeat(factor, 1))
         assert text.startswith("image ")
+    replay = steps[-1][3]
+    for share, index in ((0, 0), (0.5, 1), (1, 2)):
+        assert generate.show_replay(replay, share) == shared.render(replay[index] / 255)
+    assert len(replay) == 3 and np.allclose(replay[-1][:, 0], expected[..., 0], atol=1)
     monkeypatch.setattr(shared, "INTERVAL", 1000)
     assert len([*run(models)]) == 2  # the first and the last step
     seeds = {[*run(models, randomise=True, num=1)][-1][2] for _ in range(3)}
@@ -38,12 +42,12 @@ def test_steps_and_final_images_are_shown(models, monkeypatch):
 
 
 def test_images_of_chosen_classes_are_generated(models):
-    *_, (images, text, _) = run_class(models, "labelled", "one of each", 4, 2.0)
+    *_, (images, text, *_) = run_class(models, "labelled", "one of each", 4, 2.0)
     assert "class 0, 1, 2, guidance 2" in text
     assert [label for _, label in images] == ["0", "1", "2", "0"]
     for model, which in (("labelled", "3"), ("grey", "1")):
         assert "class" in error_of(list, run_class(models, model, which))
-    *_, (images, text, _) = run_class(models, "labelled", "any")
+    *_, (images, text, *_) = run_class(models, "labelled", "any")
     expected = models.load("labelled").sample(1, "dpm", 3, "random", num_steps=2)
     assert "random classes" in text
     assert np.array_equal(pixels(images[0][0]), pixels(shared.render(expected, generate.SIDE)))
