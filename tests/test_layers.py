@@ -17,7 +17,7 @@ LAYERS = (
     ("web", "ebm_app"),
     ("training", "anomaly", "ratios"),
     ("evaluation",),
-    ("completion", "compose"),
+    ("completion", "compose", "morphing"),
     ("ebm", "flow"),
     ("annealing", "model"),
     ("sampling", "likelihood", "objectives"),

@@ -1,4 +1,4 @@
-"""Plots of anomaly maps, and of the mean time score of the self-test."""
+"""Plots of anomaly maps, differences of images, and the mean time score of the self-test."""
 
 from collections.abc import Sequence
 
@@ -43,6 +43,20 @@ def plot_over(
     bar = figure.colorbar(overlay, ax=axes, location="bottom", extend="max")
     bar.set_label(EXCESS_LABEL, color=TEXT_COLOUR)
     bar.ax.tick_params(colors=TEXT_COLOUR)
+    return figure
+
+
+def plot_difference(a: Tensor, b: Tensor) -> Figure:
+    """Plot two images (C, H, W) in [0, 1] and where the second one is lighter (red) or darker
+    (blue), on a transparent background."""
+    figure = Figure(figsize=(SIZE[0], 2.1), dpi=DPI, layout="constrained", facecolor="none")
+    first, second, third = figure.subplots(1, 3)
+    draw_image(first, a)
+    draw_image(second, b)
+    third.imshow((b - a).mean(0).numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
+    for axes, title in ((first, "A"), (second, "B"), (third, "B − A")):
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(title, color=TEXT_COLOUR)
     return figure
 
 

@@ -19,7 +19,7 @@ from ebm_app.likelihood.amortised import Amortised
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
 from ebm_app.utils.tensors import standard_error
 
-from . import idea
+from . import compare, idea
 from .models import Models
 from .shared import (
     NewestRun,
@@ -275,10 +275,13 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     outputs = list(ScoreOutputs(seen, text, where, classes, metrics, gr.State()))
     scorer = Scorer(models, seed)
     options = {"show_progress": "hidden", "trigger_mode": "multiple", **of_kind("score")}
-    # not input, which the canvas sends before its strokes are uploaded
-    drawn = drawing.change(scorer.score_drawing, [model, drawing, repeats], outputs, **options)
+    # After the first stroke the canvas sends only input. After later ones it may send input with
+    # the strokes before, then change with all of them.
+    triggers, inputs = [drawing.input, drawing.change], [model, drawing, repeats]
+    drawn = gr.on(triggers, scorer.score_drawing, inputs, outputs, **options)
     scored = upload.change(scorer.score, [model, upload, repeats], outputs, **options)
     events = [scored, drawn]
     explained = idea.build(models, model, events, outputs[-1])
+    compare.build(models, model, events, outputs[-1], metrics)
     clear_on([model.input], events, [*outputs, *explained])
     return upload, sources

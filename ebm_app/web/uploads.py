@@ -5,7 +5,7 @@ For data sets of digits, a drawing is scaled and centred like the digits of the 
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gradio as gr
 import numpy as np

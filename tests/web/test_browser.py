@@ -11,6 +11,7 @@ import torch
 from axe_playwright_python.sync_playwright import Axe
 from conftest import load_script
 from PIL import Image
+from playwright.sync_api import expect
 
 from ebm_app.data.pictures import prepare_image
 from ebm_app.ebm import EBM
@@ -41,9 +42,9 @@ CLIPPED = """() => {
 }"""
 
 
-def draw(page, down=0.8):
+def draw(page, down=0.8, across=0.5):
     """Draw a vertical stroke on the visible canvas."""
-    scenes.draw(page, ((0.5, 0.2), (0.5, down)))
+    scenes.draw(page, ((across, 0.2), (across, down)))
 
 
 def set_number(page, label, value):
@@ -121,8 +122,13 @@ def test_drawing_is_scored_when_the_pen_lifts(visit, models, width):
     text_of(page, "Answer", "±")
     seen = page.get_by_alt_text("The image after resizing and rounding to the model's levels")
     seen.wait_for(timeout=WAIT)
+    first = seen.get_attribute("src")
+    draw(page, across=0.7)  # a second stroke
+    expect(seen).not_to_have_attribute("src", first, timeout=WAIT)
+    text_of(page, "Answer", "±")
     content = page.request.get(seen.get_attribute("src")).body()
     image = prepare_image(Image.open(io.BytesIO(content)), models.config("grey"))
+    assert (image.sum(2) > 0).sum() >= 3  # columns of both strokes
     verdict, bits = score_of(models, image)
     assert verdict in text_of(page, "Answer", re.escape(bits))
     page.get_by_alt_text("The image with noise").wait_for(timeout=WAIT)

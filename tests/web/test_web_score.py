@@ -1,5 +1,7 @@
 """Score tab: anomaly detection and likelihood of an image."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from PIL import Image
 from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.data.images import load_images
 from ebm_app.data.pictures import to_uint8
-from ebm_app.web import score, uploads
+from ebm_app.web import score, shared, uploads
 from ebm_app.web.score import NO_DETECTOR, VERY_UNUSUAL, examine, place_of, verdict
 
 pytestmark = pytest.mark.usefixtures("page_files")
@@ -130,3 +132,21 @@ def test_verdict_of_digits_and_of_other_images():
         words = verdict({**examine(detector, image)[0], "class": 9})
         assert words.startswith("Very unusual" if p <= VERY_UNUSUAL else "Unusual")
         assert f"(p = {p:.2g})" in words
+
+
+def test_new_run_of_a_visitor_stops_the_previous_one():
+    def visitor(session, user="app"):
+        return SimpleNamespace(session_hash=session, headers={"x-gradio-user": user})
+
+    newest = shared.NewestRun()
+    first, other, api, again = (
+        newest.follow(iter("abc"), visitor(*who)) for who in ("1", "2", ("1", "api"), "1")
+    )
+    assert [next(run) for run in (first, other, api, again)] == ["a"] * 4
+    assert [[*run] for run in (first, other, api, again)] == [
+        [],
+        ["b", "c"],
+        ["b", "c"],
+        ["b", "c"],
+    ]
+    assert not newest.runs
