@@ -3,10 +3,12 @@
 import math
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from ebm_app.anomaly.features import (
@@ -15,7 +17,7 @@ from ebm_app.anomaly.features import (
     noise_times,
     to_model_levels,
 )
-from ebm_app.anomaly.p_values import conformal_p_values
+from ebm_app.anomaly.p_values import Findings, conformal_p_values, conformal_threshold
 from ebm_app.anomaly.scores import (
     NUM_FOLDS,
     RANKS,
@@ -30,7 +32,7 @@ from ebm_app.ebm import EBM
 from ebm_app.folders import find_folder
 from ebm_app.pretrained import fingerprint
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Fraction, PositiveInt, check_argument
+from ebm_app.utils.fields import PositiveInt, check_argument
 from ebm_app.utils.files import read_json, read_tensors, report_damage, write_json, write_tensors
 from ebm_app.utils.registry import choose
 
@@ -41,27 +43,12 @@ MIN_IMAGES = 80
 MAX_STORED = 200_000
 
 
-class Findings(NamedTuple):
-    """Results of ``AnomalyDetector.examine`` for B images.
-
-    Attributes:
-        score: anomaly scores (B,); lower is more anomalous.
-        p_value: conformal p-values (B,).
-        p_values: conformal p-values (B,) of each single score, by its name in ``SCORES``.
-        maps: anomaly maps (B, H, W), see ``AnomalyDetector.explain``.
-        trained_on: whether the model was trained on the image (B,); None if its training images
-            were not recorded. P-values of training images are too large.
-    """
-
-    score: np.ndarray
-    p_value: np.ndarray
-    p_values: dict[str, np.ndarray]
-    maps: np.ndarray
-    trained_on: np.ndarray | None
+class UnfittedError(UserError, NotFittedError):
+    """Use of a detector before ``fit``."""
 
 
-class AnomalyDetector:
-    r"""Detect images that are unusual under a model, with scikit-learn's conventions.
+class AnomalyDetector(OutlierMixin, BaseEstimator):
+    r"""Detect images that are unusual under a model: an outlier detector of scikit-learn.
 
     ``fit`` scores each of n ordinary images with statistics of the other four fifths of the
     images. New images are scored with statistics of all n images. If s_i are the scores of the n
@@ -72,58 +59,88 @@ class AnomalyDetector:
     For ordinary images P(p <= a) is about a, and at most a if leaving out a fifth of the images
     does not change the statistics (cross-conformal prediction, Vovk 2015, arXiv:1208.0806).
 
-    >>> detector = AnomalyDetector("digits")
-    >>> detector.predict(torch.zeros(1, 1, 8, 8), false_alarm_rate=0.05)
+    >>> detector = AnomalyDetector("digits", false_alarm_rate=0.05)
+    >>> detector.predict(torch.zeros(1, 1, 8, 8))
     array([-1])
 
+    Images are (N, C, H, W) or flattened to rows (N, C H W), in [0, 1] or uint8 levels, or a list
+    of Pillow images or paths, or a folder.
+
     Args:
-        model: an ``EBM`` with a Stein head, or its name, folder or hub id. A fitted detector in
-            the model's folder is loaded; all bundled models but the energy networks have one.
-        score: a key of ``SCORES``, or "ranks" for the sum of the log ranks of all scores.
+        model: an ``EBM`` with a Stein head, or its name, folder or hub id, which is loaded at
+            first use, with the fitted detector in its folder. All bundled models but the energy
+            networks have one.
+        anomaly_score: a key of ``SCORES``, or "ranks" for the sum of the log ranks of all scores.
         device: device to load a model on.
+        false_alarm_rate: share of ordinary images that ``predict`` flags.
 
     Attributes:
-        left_out: indices of the images that ``fit`` did not use, because they are duplicates or
+        left_out_: indices of the images that ``fit`` did not use, because they are duplicates or
             the model was trained on them.
+        offset_: threshold of ``score_samples`` at ``false_alarm_rate``.
 
-    Raises:
+    Raises (at first use):
         UserError: if the score is unknown, the model has no Stein head, or it cannot be loaded.
     """
 
+    #: Loaded model with the parameters that it was loaded by, and fitted tensors
+    _loaded: tuple[Any, ...] = ()
+    _fitted: dict[str, Tensor] | None = None
+
     def __init__(
-        self, model: EBM | str | os.PathLike, score: str = RANKS, device: str = "cpu"
+        self,
+        model: EBM | str | os.PathLike,
+        anomaly_score: str = RANKS,
+        device: str = "cpu",
+        false_alarm_rate: float = 0.05,
     ) -> None:
-        self.score = choose("score", score, (*SCORES, RANKS))
-        self.model = model if isinstance(model, EBM) else EBM.from_pretrained(model, device)
-        noise_times(self.model)  # raises before the first use
-        self._fitted: dict[str, Tensor] = {}
-        self.left_out: list[int] = []
-        if not isinstance(model, EBM):
-            self.read(model)
+        self.model = model
+        self.anomaly_score = anomaly_score
+        self.device = device
+        self.false_alarm_rate = false_alarm_rate
+
+    @property
+    def ebm(self) -> EBM:
+        """The model, loaded with its fitted detector, if any, at first use."""
+        choose("anomaly score", self.anomaly_score, (*SCORES, RANKS))
+        if self._loaded[1:] != (self.model, self.device):
+            is_name = not isinstance(self.model, EBM)
+            ebm = EBM.from_pretrained(self.model, self.device) if is_name else self.model
+            noise_times(ebm)  # raises before the first use
+            self._loaded, self._fitted = (ebm, self.model, self.device), None
+            if is_name:
+                self.read(self.model)
+        return self._loaded[0]
 
     @property
     def is_fitted(self) -> bool:
         """Whether the detector was fitted or loaded."""
-        return bool(self._fitted)
+        return self.ebm is not None and bool(self._fitted)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.is_fitted
+
+    @property
+    def offset_(self) -> float:
+        """Threshold of ``score_samples`` at ``false_alarm_rate``."""
+        return self.threshold(self.false_alarm_rate)
 
     @property
     def ordinary(self) -> Tensor:
         """Stored ordinary images, uint8 levels (N, C, H, W), see ``nearest``."""
         return self._state()["kept"]
 
-    def fit(self, images: Any) -> Self:
-        """Fit the detector to ordinary images (N, C, H, W), in [0, 1] or uint8 levels.
-
-        Use images in random order. Duplicates and images that the model was trained on are left
-        out.
+    def fit(self, images: Any, y: None = None) -> Self:
+        """Fit the detector to ordinary images in random order, except duplicates and images that
+        the model was trained on. ``y`` is ignored.
 
         Raises:
             UserError: if fewer than 80 images are left, or they do not match the model.
         """
-        levels = to_model_levels(self.model, images)
-        is_first, mask = first_copies(image_hashes(levels)), self.model.was_trained_on(levels)
+        levels = to_model_levels(self.ebm, images)
+        is_first, mask = first_copies(image_hashes(levels)), self.ebm.was_trained_on(levels)
         is_kept = is_first if mask is None else is_first & ~mask
-        images, self.left_out = levels[is_kept], (~is_kept).nonzero().flatten().tolist()
+        images, self.left_out_ = levels[is_kept], (~is_kept).nonzero().flatten().tolist()
         if len(images) < MIN_IMAGES:
             condition = "" if mask is None else " that the model was not trained on"
             raise UserError(
@@ -131,9 +148,9 @@ class AnomalyDetector:
                 f"got {len(images)} among {len(levels)} images, {int(is_first.sum())} of them "
                 "distinct. Add images."
             )
-        features = extract_features(self.model, images)
+        features = extract_features(self.ebm, images)
         smooth = features.smoothed_residuals()
-        num_stored = max(1, MAX_STORED // math.prod(self.model.config.image_shape))
+        num_stored = max(1, MAX_STORED // math.prod(self.ebm.config.image_shape))
         fitted = {
             "usual": torch.stack([smooth.mean(0), smooth.std(0)]),
             "kept": images[:num_stored].cpu().clone(),
@@ -147,21 +164,20 @@ class AnomalyDetector:
         return self
 
     def score_samples(self, images: Any) -> np.ndarray:
-        """Return anomaly scores (B,) of images (B, C, H, W); lower is more anomalous."""
+        """Return anomaly scores (B,) of B images; lower is more anomalous."""
         return self.examine(images).score
 
     def p_value(self, images: Any) -> np.ndarray:
         """Return p-values (B,): P(p <= a) is about a for an ordinary image."""
         return self.examine(images).p_value
 
-    def decision_function(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
-        """Return scores (B,) minus the threshold of a false-alarm rate, negative for unusual
-        images."""
-        return self.score_samples(images) - self.threshold(false_alarm_rate)
+    def decision_function(self, images: Any) -> np.ndarray:
+        """Return scores (B,) minus ``offset_``, negative for unusual images."""
+        return self.score_samples(images) - self.offset_
 
-    def predict(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
+    def predict(self, images: Any) -> np.ndarray:
         """Return -1 for images with p <= ``false_alarm_rate`` and 1 for ordinary ones: (B,)."""
-        return np.where(self.decision_function(images, false_alarm_rate) < 0, -1, 1)
+        return np.where(self.decision_function(images) < 0, -1, 1)
 
     def explain(self, images: Any) -> np.ndarray:
         """Return anomaly maps (B, H, W), in standard deviations above ordinary images.
@@ -172,13 +188,13 @@ class AnomalyDetector:
         return self.examine(images).maps
 
     def nearest(self, image: Any, num: int = 3) -> Tensor:
-        """Return the stored ordinary images nearest to one image (1, C, H, W) in pixel space.
+        """Return the stored ordinary images nearest to one image, a batch of 1, in pixel space.
 
         Returns uint8 levels (num, C, H, W), nearest first. Only the first 200,000 bytes of the
         images passed to ``fit`` are stored.
         """
         stored = self.ordinary
-        levels = to_model_levels(self.model, image).cpu().float()
+        levels = to_model_levels(self.ebm, image).cpu().float()
         if len(levels) != 1:
             raise UserError(f"Expected one image, got {len(levels)}.")
         distances = (stored.float() - levels).square().flatten(1).sum(1)
@@ -195,40 +211,32 @@ class AnomalyDetector:
         Raises:
             UserError: if the rate is not in (0, 1), or too small for the calibration images.
         """
-        rate = check_argument(Fraction, "false_alarm_rate", false_alarm_rate)
-        scores = self._calibration().sort().values
-        index = int(rate * (len(scores) + 1) + 1e-9)
-        if index < 1:
-            raise UserError(
-                f"A false-alarm rate of {rate:g} needs {np.ceil(1 / rate) - 1:.0f} calibration "
-                f"images, got {len(scores)}. Raise the rate, or fit to more images."
-            )
-        return scores[index - 1].item()
+        return conformal_threshold(self._calibration(), false_alarm_rate)
 
     def examine(self, images: Any) -> Findings:
-        """Return scores, p-values and maps of images (B, C, H, W).
+        """Return scores, p-values and maps of B images.
 
         Raises:
             UserError: if the detector is not fitted, or the images do not match the model.
         """
         calibration = self._calibration()
-        features = extract_features(self.model, images)
+        features = extract_features(self.ebm, images)
         single = {name: score(features, self._state(name)) for name, score in SCORES.items()}
         p_values = {
             name: conformal_p_values(values, self._state(name)["calibration"])
             for name, values in single.items()
         }
-        if self.score == RANKS:
+        if self.anomaly_score == RANKS:
             calibrations = {name: self._state(name)["calibration"] for name in SCORES}
             score = sum(log_rank(single[name], calibrations[name]) for name in SCORES)
         else:
-            score = single[self.score]
+            score = single[self.anomaly_score]
         mean, std = self._fitted["usual"]
         excess = (features.smoothed_residuals() - mean) / (std + 1e-3 + 0.1 * std.mean())
         level = excess.flatten(2).amax(2).argmax(1)
         maps = excess[torch.arange(len(level)), level]
         p_value = conformal_p_values(score, calibration)
-        mask = self.model.was_trained_on(to_model_levels(self.model, images))
+        mask = self.ebm.was_trained_on(to_model_levels(self.ebm, images))
         trained_on = None if mask is None else mask.numpy()
         return Findings(score.numpy(), p_value, p_values, maps.numpy(), trained_on)
 
@@ -270,18 +278,20 @@ class AnomalyDetector:
                     self._state(name)["calibration"]  # raises KeyError if a score is missing
 
     def _provenance(self) -> dict[str, Any]:
-        with_copies, alone, _ = noise_levels(self.model.config.image_shape)
+        with_copies, alone, _ = noise_levels(self.ebm.config.image_shape)
         method = {"levels": [*with_copies, *alone], "scores": list(SCORES), "folds": NUM_FOLDS}
-        return {"weights": fingerprint(self.model), **method}
+        return {"weights": fingerprint(self.ebm), **method}
 
     def _calibration(self) -> Tensor:
         """Return the detector's scores (n,) of the calibration images."""
-        return self._state(self.score)["calibration"]
+        return self._state(self.anomaly_score)["calibration"]
 
     def _state(self, name: str = "") -> dict[str, Tensor]:
         """Return the fitted tensors of one score by their short names, or those of all scores."""
         if not self.is_fitted:
-            raise UserError("This detector is not fitted. Call `fit` with ordinary images first.")
+            raise UnfittedError(
+                "This detector is not fitted. Call `fit` with ordinary images first."
+            )
         prefix = f"{name}." if name else ""
         return {
             key.removeprefix(prefix): value

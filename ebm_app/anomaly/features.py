@@ -8,23 +8,27 @@ ratios of x.
 
 import io
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
+from ebm_app.data.folder import find_images
 from ebm_app.data.levels import to_display
-from ebm_app.data.pictures import to_pil, to_uint8
+from ebm_app.data.pictures import convert_image, read_image, to_pil, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument
-from ebm_app.utils.tensors import sum_except_batch
+from ebm_app.utils.tensors import as_tensor, sum_except_batch
 
 #: Scales in pixels at which the squared differences of neighbours are averaged
 SCALES = (1, 2, 4)
@@ -36,6 +40,8 @@ CELLS = 7
 SMOOTHING = 1 / 12
 #: Seed of the noise that all images share.
 SEED = 0
+#: Types of the items of a list of pictures
+PICTURES = (Image.Image, str, os.PathLike)
 
 
 #: Noise levels for an image and its rotated and mirrored copies, noise levels for the image alone,
@@ -153,12 +159,25 @@ def noise_times(ebm: EBM) -> list[float]:
 
 
 def to_model_levels(ebm: EBM, images: Any) -> Tensor:
-    """Convert images (B, C, H, W), in [0, 1] or uint8 levels, to grey levels of the model.
+    """Convert images to grey levels of the model, uint8 (B, C, H, W).
+
+    Args:
+        images: (B, C, H, W), or rows (B, C H W) of one image each, in [0, 1] or uint8 levels; a
+            list of Pillow images or paths; or the path of a folder.
 
     Raises:
         UserError: if the shape or the values do not match the model.
     """
     config = check_argument(EBM, "model", ebm).config
+    if isinstance(images, str | os.PathLike):
+        images, *_ = find_images(Path(images))
+    if isinstance(images, list | tuple) and isinstance(next(iter(images), None), PICTURES):
+        pictures = ((x if isinstance(x, Image.Image) else read_image(Path(x))) for x in images)
+        levels = (convert_image(x, f"image {n}", config) for n, x in enumerate(pictures))
+        return torch.stack([*levels])
+    images = as_tensor(images, "images")
+    if images.ndim == 2 and images.shape[1] == math.prod(config.image_shape):
+        images = images.reshape(-1, *config.image_shape)
     return checked_levels(images, config.image_shape, config.num_levels)
 
 

@@ -1,5 +1,6 @@
 """Conformal p-values, false discovery control, and a two-sample permutation test."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,25 @@ from ebm_app.anomaly.scores import check_finite
 from ebm_app.ebm import EBM
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Fraction, PositiveInt, Probability, Seed, check_argument
+
+
+class Findings(NamedTuple):
+    """Results of ``AnomalyDetector.examine`` for B images.
+
+    Attributes:
+        score: anomaly scores (B,); lower is more anomalous.
+        p_value: conformal p-values (B,).
+        p_values: conformal p-values (B,) of each single score, by its name in ``SCORES``.
+        maps: anomaly maps (B, H, W), see ``AnomalyDetector.explain``.
+        trained_on: whether the model was trained on the image (B,); None if its training images
+            were not recorded. P-values of training images are too large.
+    """
+
+    score: np.ndarray
+    p_value: np.ndarray
+    p_values: dict[str, np.ndarray]
+    maps: np.ndarray
+    trained_on: np.ndarray | None
 
 
 def conformal_p_values(scores: Tensor, calibration: Tensor) -> np.ndarray:
@@ -33,6 +53,22 @@ def conformal_p_values(scores: Tensor, calibration: Tensor) -> np.ndarray:
     ordered = calibration.double().sort().values
     below = torch.searchsorted(ordered, scores.double(), right=True)
     return ((1 + below).double() / (1 + len(ordered))).numpy()
+
+
+def conformal_threshold(calibration: Tensor, rate: float) -> float:
+    """Return the score below which the conformal p-value is at most ``rate``.
+
+    Raises:
+        UserError: if the rate is not in (0, 1), or too small for the number of scores.
+    """
+    rate = check_argument(Fraction, "false_alarm_rate", rate)
+    index = int(rate * (len(calibration) + 1) + 1e-9)
+    if index < 1:
+        raise UserError(
+            f"A false-alarm rate of {rate:g} needs {math.ceil(1 / rate) - 1} calibration images, "
+            f"got {len(calibration)}. Raise the rate, or fit to more images."
+        )
+    return calibration.sort().values[index - 1].item()
 
 
 def benjamini_hochberg(p_values: Any, rate: float) -> np.ndarray:

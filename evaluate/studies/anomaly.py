@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.anomaly import AnomalyDetector
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
@@ -56,8 +55,10 @@ class Arguments(CommonFlags, ModelFlag):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure a detector on every kind of unusual image."""
     args = parse(Arguments, __doc__, argv)
+    from ebm_app.anomaly import AnomalyDetector  # slow to import
+
     detector = AnomalyDetector(args.model, device=resolve_device(args.device))
-    config = detector.model.config
+    config = detector.ebm.config
     data = images_for(config, config.dataset, args.data_root)
     output = Output(args.output_dir / "anomaly.json", args)
     fitted, ordinary = data.validation[:NUM_FITTED], data.display(data.test[: args.limit])
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     scores |= {name: score(ordinary.flatten(1).numpy()) for name, score in others.items()}
     likelihoods = ordinary[: args.num_likelihoods]
     if len(likelihoods):
-        scores["likelihood"] = detector.model.log_prob(likelihoods, estimator="elbo").numpy()
+        scores["likelihood"] = detector.ebm.log_prob(likelihoods, estimator="elbo").numpy()
     shown: dict[str, tuple[Tensor, np.ndarray]] = {}
     source = data.test[: args.num_unusual]
     kinds = unusual_images(config, source, args.data_root, args.seed)
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         best = max(by_name, key=by_name.get)
         row = {"num_images": len(unusual), "best other": by_name[best], "its name": best}
         if len(likelihoods):
-            values = detector.model.log_prob(unusual[: len(likelihoods)], estimator="elbo").numpy()
+            values = detector.ebm.log_prob(unusual[: len(likelihoods)], estimator="elbo").numpy()
             row["likelihood"] = auroc(scores["likelihood"], values)
         metrics["rows"][kind] = row | {"detector": auroc(result.score, examined.score)}
     print(to_markdown([{"unusual images": kind, **row} for kind, row in metrics["rows"].items()]))

@@ -5,12 +5,19 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import error_of
+from conftest import GREY, error_of, save_picture
+from PIL import Image
 from safetensors.torch import load_file, save_file
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ebm_app.anomaly import AnomalyDetector, two_sample_test
 from ebm_app.anomaly.detector import FITTED_FILE, RECORD_FILE
 from ebm_app.data.images import load_images
+from ebm_app.ebm import EBM
 from ebm_app.folders import BUNDLED
 
 
@@ -27,11 +34,37 @@ def digits():
 def test_predictions_agree_with_p_values(detector, digits):
     rate, images = 0.2, digits.test[:40] / 16
     images = torch.cat([images, 1 - images[:5]])
-    found, predicted = detector.examine(images), detector.predict(images, false_alarm_rate=rate)
+    found = detector.examine(images)
+    predicted = clone(detector).set_params(false_alarm_rate=rate).predict(images)
     assert ((predicted == -1) == (found.p_value <= rate)).all() and (predicted[-5:] == -1).all()
     # the binomial error of 40 images and that of a threshold from 100
     stderr = np.sqrt(rate * (1 - rate) * (1 / 40 + 1 / 100))
     assert (predicted[:40] == -1).mean() <= rate + 3 * stderr
+
+
+class TableDetector(AnomalyDetector):
+    """Draws rows of a table as images, so that scikit-learn's checks can use their tables."""
+
+    def fit(self, X, y=None):
+        return super().fit(self.draw(validate_data(self, X, ensure_min_samples=10)))
+
+    def examine(self, X):
+        check_is_fitted(self)
+        return super().examine(self.draw(validate_data(self, X, reset=False)))
+
+    @staticmethod
+    def draw(rows):
+        angles = rows.astype(float) @ np.random.RandomState(0).randn(200, 64)[: rows.shape[1]]
+        return (8 + 8 * np.sin(angles)).round().astype(np.uint8)
+
+
+def test_detector_passes_the_checks_of_scikit_learn(monkeypatch, tmp_path):
+    monkeypatch.setattr("ebm_app.anomaly.detector.MIN_IMAGES", 1)
+    EBM(GREY).save_pretrained(tmp_path)
+    detector = TableDetector(tmp_path, false_alarm_rate=0.3)
+    results = check_estimator(detector, on_fail=None, on_skip=None)
+    failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
+    assert failed == {} and len(results) > 40
 
 
 def test_p_values_support_a_rate_of_two_percent(detector, digits):
@@ -63,7 +96,7 @@ def test_nearest_sorts_by_pixel_distance(detector, digits):
 
 def test_saved_detector_loads_with_its_model(tmp_path, digits):
     fitted = AnomalyDetector("digits", "residuals").fit(digits.validation)
-    fitted.model.save_pretrained(tmp_path)
+    fitted.ebm.save_pretrained(tmp_path)
     assert not AnomalyDetector(tmp_path).is_fitted
     fitted.save(tmp_path, dataset="digits")
     loaded = AnomalyDetector(tmp_path, "residuals")
@@ -77,12 +110,12 @@ def test_saved_detector_loads_with_its_model(tmp_path, digits):
 
 
 def test_damaged_fitted_values_are_refused(tmp_path, detector):
-    detector.model.save_pretrained(tmp_path)
+    detector.ebm.save_pretrained(tmp_path)
     detector.save(tmp_path)
     tensors = load_file(tmp_path / FITTED_FILE)
     tensors["symmetry.calibration"][3] = torch.nan
     save_file(tensors, tmp_path / FITTED_FILE)
-    assert "not finite" in error_of(AnomalyDetector, tmp_path)
+    assert "not finite" in error_of(AnomalyDetector(tmp_path).p_value, torch.zeros(1, 1, 8, 8))
 
 
 @pytest.mark.parametrize("num", [1, 79])
@@ -100,10 +133,26 @@ def test_bundled_models_have_a_fitted_detector(name):
 
 
 def test_errors_name_the_value_and_the_remedy(detector, digits):
-    images, ebm = digits.test[:3], detector.model
+    images, ebm = digits.test[:3], detector.ebm
     assert "not fitted" in error_of(AnomalyDetector(ebm).p_value, images)
     assert "at least 80" in error_of(AnomalyDetector(ebm).fit, images)
-    assert "entropy" in error_of(AnomalyDetector, ebm, "entropy")
-    assert "199 calibration" in error_of(detector.predict, images, 0.005)
-    assert "false_alarm_rate" in error_of(detector.predict, images, 1.5)
+    assert "entropy" in error_of(AnomalyDetector(ebm, "entropy").fit, images)
+    assert "199 calibration" in error_of(detector.threshold, 0.005)
+    assert "false_alarm_rate" in error_of(detector.threshold, 1.5)
     assert "at least 2" in error_of(two_sample_test, ebm, images, images[:1])
+
+
+def test_detector_accepts_rows_pictures_and_paths_in_a_pipeline(digits, tmp_path):
+    levels, folder = digits.validation[:90], tmp_path / "images"
+    folder.mkdir()
+    shades = (levels[:, 0] / 16 * 255).round().byte().numpy()
+    paths = [save_picture(folder / f"{n:02}.png", pixels) for n, pixels in enumerate(shades)]
+    pipeline = make_pipeline(FunctionTransformer(), AnomalyDetector("digits"))
+    expected = pipeline.fit_predict(levels.flatten(1).numpy())
+    assert set(expected) == {-1, 1} and (expected == pipeline.predict(levels / 16)).all()
+    detector = pipeline[-1]
+    kinds = [folder, paths, [Image.open(path) for path in paths]]
+    for images in kinds:
+        assert (detector.predict(images) == expected).all()
+    excess = detector.score_samples(levels) - detector.offset_
+    np.testing.assert_allclose(detector.decision_function(levels), excess)

@@ -93,7 +93,7 @@ def test_detector_leaves_training_images_out(run, data):
     others = torch.randint(256, (80, 1, 8, 8), dtype=torch.uint8)
     detector = AnomalyDetector(EBM.from_pretrained(run))
     detector.fit(torch.cat([others, others[:4], data.train[:3]]))
-    assert detector.left_out == list(range(80, 87))
+    assert detector.left_out_ == list(range(80, 87))
     seen = detector.examine(torch.cat([data.train[:2], data.test[:2]])).trained_on
     assert seen.tolist() == [True, True, False, False]
     assert "not trained on" in error_of(detector.fit, data.train)

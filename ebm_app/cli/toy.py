@@ -1,0 +1,132 @@
+"""Reproduce the paper's tables of log ratios of distant densities.
+
+ebm toy --quick
+ebm toy --problems gaussians_d10 --methods ctsm_v_time1 tsm_stein
+
+Each cell follows the paper's protocol: train every learning rate with the first seed, select the
+rate with the smallest validation error, and repeat it with the other seeds. The table has the mean
+and standard deviation over seeds of the error on new test points (arXiv:2502.02300, appendix F),
+next to the paper's error.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+
+from ebm_app.cli.command_line import CommonFlags, parse
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Draws, Positive, PositiveInt, configuration, setting
+from ebm_app.utils.output import Output, to_markdown
+from ebm_app.utils.registry import choose
+
+if TYPE_CHECKING:
+    from ebm_app.ratios.problems import Problem
+
+Metrics = dict[str, Any]
+#: Factor of the paper's error above which a row is marked as not converged
+FAR = 10
+#: Number of validation and test points, by default and with --quick
+NUM_POINTS, QUICK_POINTS = 10_000, 2_000
+#: Defaults of the flags with --quick, for a run of a minute or two on one core
+QUICK = {"iterations": 1_500, "learning_rates": (5e-3,), "num_seeds": 2}
+QUICK_TOY = {**QUICK, "problems": ("gaussians_d2",), "methods": ("ctsm_v_time1",)}
+
+
+@configuration(kw_only=True)
+class Arguments(CommonFlags):
+    problems: tuple[str, ...] = setting("problems, by default all", ())
+    methods: tuple[str, ...] = setting("methods, by default all", ())
+    iterations: PositiveInt | None = setting("training steps, by default the problem's own", None)
+    learning_rates: tuple[Positive, ...] = setting("learning rates, by default the paper's", ())
+    num_seeds: Draws | None = setting("runs of the best learning rate: 3, or 2 with --quick", None)
+    quick: bool = setting("run the smallest problems with few steps, in a minute or two", False)
+    output_dir: Path = setting("folder of the table", Path("runs/toy"))
+
+
+def main(argv: Sequence[str] | None = None) -> Metrics:
+    """Compare methods on the toy problems; return the table."""
+    args = parse(Arguments, __doc__, argv)
+    from ebm_app.ratios.problems import TOY_PROBLEMS  # slow to import
+
+    return make_table(args, TOY_PROBLEMS, QUICK_TOY, "toy")
+
+
+def make_table(
+    args: Arguments, problems: "Mapping[str, Problem]", quick: Mapping[str, Any], name: str
+) -> Metrics:
+    """Run every cell, write ``name``.json, and print and return the table.
+
+    Errors are mean squared errors of the log ratio in nats^2; "divergence" is its mean over p_1
+    and "matrix" is -1/2 log det of a learned Sigma, both in nats.
+
+    Args:
+        problems: the problems to choose from.
+        quick: defaults of the flags with --quick.
+
+    Raises:
+        UserError: for an unknown name, or if no method belongs to a problem.
+    """
+    import torch  # slow to import
+
+    from ebm_app.utils.processes import resolve_device
+
+    if args.quick:
+        args = replace(args, **{key: getattr(args, key) or quick[key] for key in quick})
+    names = [choose("problem", key, problems) for key in args.problems] or list(problems)
+    available = {method for problem in problems.values() for method in problem.methods}
+    methods = [choose("method", key, available) for key in args.methods] or available
+    cells = [(key, row) for key in names for row in problems[key].methods if row in methods]
+    if not cells:
+        raise UserError("These methods do not belong to these problems. Omit --methods.")
+    device = resolve_device(args.device)
+    if device == "cpu":  # the matrices are too small for several threads
+        torch.set_num_threads(1)
+    output = Output(args.output_dir / f"{name}.json", args)
+    table = []
+    for cell in tqdm(cells, unit="cell"):
+        table.append(make_row(*cell, problems[cell[0]], args, device))
+        output.write({"table": table})
+    output.save({"table": table})
+    print(to_markdown(table))
+    return {"table": table}
+
+
+def make_row(
+    name: str, method: str, problem: "Problem", args: Arguments, device: str
+) -> dict[str, Any]:
+    """Return the means and standard deviations over the runs of a cell (None if a run diverged),
+    the error reported by the paper, and a note if the error is ``FAR`` times as large."""
+    from ebm_app.ratios.problems import REPORTED, train_and_test  # slow to import
+
+    num_points = QUICK_POINTS if args.quick else NUM_POINTS
+    if args.iterations is not None:
+        problem = problem.shorten(args.iterations)
+
+    def train_once(rate: float, seed: int) -> Metrics:
+        return train_and_test(problem, method, seed, rate, num_points, device)
+
+    rates = args.learning_rates or problem.learning_rates
+    first = {rate: train_once(rate, args.seed) for rate in rates}
+    best = min(first, key=lambda rate: first[rate]["validation_error"])
+    seeds = range(args.seed + 1, args.seed + (args.num_seeds or 3))
+    records = [first[best], *(train_once(best, seed) for seed in seeds)]
+    row: dict[str, Any] = {"problem": name, "method": method}
+    for key in records[0]["test"]:
+        values = [record["test"][key] for record in records]
+        is_finite = None not in values
+        row[key] = fmean(values) if is_finite else None
+        row[f"{key}_deviation"] = stdev(values) if is_finite and len(values) > 1 else None
+    reported, error = REPORTED.get((name, method)), row.get("error")
+    is_far = error is None or (reported is not None and error > FAR * reported)
+    return {
+        **row,
+        "paper_error": reported,
+        "note": "not converged" if is_far else None,
+        "divergence_truth": problem.kl_divergence,
+        "learning_rate": best,
+        "iterations": problem.iterations,
+    }
