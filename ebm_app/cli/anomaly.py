@@ -1,86 +1,188 @@
-"""Detect unusual images in a folder with a model, or fit the anomaly detector of a model.
+"""Detect unusual images in a folder, or fit a detector to a folder of ordinary images.
 
-ebm anomaly digits photos --output anomaly.csv
-ebm anomaly runs/mine --fit 600 --data_root data
+ebm anomaly digits photos --output_dir runs/photos
+ebm anomaly --fit ordinary --output_dir runs/detector
+ebm anomaly runs/detector photos
 
-The table has one row per image, sorted by p-value: file, p_value, and whether the image is unusual
-at --false_alarm_rate (yes or no). Images must have the size, channels and grey levels of the
-model, or be converted with the flags --resize, --grayscale, --rgb and --round_levels. With --fit,
-a detector is fitted to the first validation images of the model's data set and saved.
+anomaly.csv has one row per image, sorted by p-value: file, p_value, and whether the image is
+unusual (yes or no). maps/ has each unusual image next to its anomaly map. Images must have the
+size, channels and grey levels of the model, or be converted with the flags --resize, --grayscale,
+--rgb and --round_levels. With --fit, the model is saved with a detector, calibrated by five folds
+of the images. Without a model, --fit uses a bundled one: digits for grey images of 8x8 pixels,
+mnist for other grey images and cifar10 for colour images.
 """
 
+import sys
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebm_app.cli.command_line import (
-    CommonFlags,
-    ConversionFlags,
-    ModelFlag,
-    Positional,
-    parse,
+from tqdm.auto import tqdm
+
+from ebm_app.cli.command_line import CommonFlags, Positional, parse
+from ebm_app.cli.score import (
+    ReadingFlags,
+    check_folder,
+    list_images,
+    name_of,
+    read_levels,
+    write_rows,
 )
-from ebm_app.cli.score import list_images, name_of, write_rows
-from ebm_app.folders import find_folder
+from ebm_app.folders import CONFIG_FILE, find_folder
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Count, Fraction, configuration, setting
+from ebm_app.utils.fields import Fraction, PositiveInt, configuration, setting
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ebm_app.anomaly import AnomalyDetector
 
 COLUMNS = ("file", "p_value", "unusual")
+#: Value of --fit for the validation images of the model's data set
+VALIDATION = "validation"
+#: Images between updates of the progress bar
+BATCH_SIZE = 32
+#: Value of a map, in standard deviations above ordinary images, that is drawn white
+WHITE = 6.0
 
 
 @configuration(kw_only=True)
-class Arguments(CommonFlags, ConversionFlags, ModelFlag):
+class Arguments(CommonFlags, ReadingFlags):
+    model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
     folder: Positional[Path | None] = setting("folder of images, searched recursively", None)
-    output: Path = setting("CSV file to write", Path("anomaly.csv"))
-    false_alarm_rate: Fraction = setting("share of ordinary images that may be flagged", 0.05)
-    fit: Count = setting("number of validation images to fit a detector to", 0)
+    output_dir: Path = setting("folder to write to", Path("runs/anomaly"))
+    alpha: Fraction = setting("expected share of ordinary images among the flagged ones", 0.05)
+    false_alarm_rate: Fraction | None = setting(
+        "share of ordinary images to flag, instead of --alpha", None
+    )
+    fit: str | None = setting(
+        f"folder of ordinary images to fit a detector to, or {VALIDATION}: those of the model's "
+        "data set",
+        None,
+    )
+    limit: PositiveInt | None = setting("max images for --fit", None)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
-    output_dir: Path | None = setting("folder for the detector; if not given, the model's", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Fit a detector, or test the images of a folder; return the metrics."""
     args = parse(Arguments, __doc__, argv)
+    if not args.fit and not (args.model and args.folder):
+        raise UserError("Expected a model and a folder of images, or --fit FOLDER.")
+    if args.fit and args.folder:
+        raise UserError("--fit fits a detector. Test the images of a folder in a second command.")
+    if args.fit != VALIDATION:
+        check_folder(args.fit or args.folder)
+    return fit(args) if args.fit else detect(args)
+
+
+def detect(args: Arguments) -> dict[str, Any]:
+    """Write the table and the maps of the images of a folder; return the metrics."""
     # slow to import, and not needed for --help
+    import numpy as np
     import torch
 
-    from ebm_app.anomaly import AnomalyDetector
-    from ebm_app.data.pictures import convert_image, read_image
-    from ebm_app.utils.processes import resolve_device
+    from ebm_app.anomaly import benjamini_hochberg
+    from ebm_app.data.levels import to_display
 
-    if args.folder is None and not args.fit:
-        raise UserError("Expected a folder of images to test, or --fit N to fit a detector.")
-    detector = AnomalyDetector(args.model, device=resolve_device(args.device))
-    if args.fit:
-        return fit(detector, args)
-    threshold, config = detector.threshold(args.false_alarm_rate), detector.model.config
-    files, allowed = list_images(args.folder), args.conversions()
-    levels = [convert_image(read_image(file), str(file), config, allowed) for file in files]
-    result = detector.examine(torch.stack(levels))
-    is_unusual = (result.score < threshold).tolist()
-    names = [name_of(file, args.folder) for file in files]
+    detector, files = open_detector(args, args.model), list_images(args.folder)
+    rate = args.false_alarm_rate or args.alpha
+    detector.threshold(rate)  # raises if there are too few calibration images
+    config, rows = detector.ebm.config, []
+    for begin in tqdm(range(0, len(files), BATCH_SIZE), desc="anomaly"):
+        levels = read_levels(files, begin, BATCH_SIZE, config, args)
+        if levels:
+            batch = torch.stack([*levels.values()])
+            found = detector.examine(batch)
+            names = [name_of(files[number], args.folder) for number in levels]
+            rows += zip(names, found.p_value.tolist(), batch, found.maps, strict=True)
+    if not rows:
+        raise UserError(f"No image in '{args.folder}' could be read. Use another folder.")
+    rows.sort(key=lambda row: row[1])
+    p_values = np.array([row[1] for row in rows])
+    is_unusual = p_values <= rate
+    if not args.false_alarm_rate:
+        is_unusual = benjamini_hochberg(p_values, args.alpha)
+        needed = ceil(len(rows) * detector.smallest_p_value / args.alpha)
+        if not is_unusual.any() and p_values[0] <= args.alpha:
+            print(
+                f"warning: {(p_values <= args.alpha).sum()} images have p-values up to --alpha, "
+                f"but the calibration images suffice only for {needed} or more unusual images "
+                f"among {len(rows)}. Use --false_alarm_rate, or fit to more images.",
+                file=sys.stderr,
+            )
     words = ["yes" if unusual else "no" for unusual in is_unusual]
-    rows = sorted(zip(names, result.p_value.tolist(), words, strict=True), key=lambda row: row[1])
-    write_rows(args.output, rows, "w", COLUMNS)
+    table = [(name, p, word) for (name, p, *_), word in zip(rows, words, strict=True)]
+    write_rows(args.output_dir / "anomaly.csv", table, "w", COLUMNS)
+    for name, _, levels, excess in rows[: is_unusual.sum()]:
+        image = to_display(levels, config.num_levels)
+        save_map(args.output_dir / "maps" / f"{name}.png", image, torch.from_numpy(excess))
     return {
-        "output": str(args.output),
-        "images": len(files),
-        "unusual": sum(is_unusual),
-        "false_alarm_rate": args.false_alarm_rate,
+        "output_dir": str(args.output_dir),
+        "images": len(rows),
+        "bad": len(files) - len(rows),
+        "unusual": int(is_unusual.sum()),
+        "false_alarm_rate" if args.false_alarm_rate else "alpha": rate,
     }
 
 
-def fit(detector: "AnomalyDetector", args: Arguments) -> dict[str, Any]:
-    """Fit a detector to validation images of the model's data set, and save it."""
+def fit(args: Arguments) -> dict[str, Any]:
+    """Fit a detector to ordinary images, and save it with its model."""
+    import torch  # slow to import
+
     from ebm_app.evaluation.held_out import images_for
 
-    config = detector.model.config
-    levels = images_for(config, config.dataset, args.data_root).validation[: args.fit]
-    folder = find_folder(args.model) if args.output_dir is None else args.output_dir
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {"dataset": config.dataset, "split": "validation", "num_images": len(levels)}
-    detector.fit(levels).save(folder, **about)
-    return {"output_dir": str(folder), **about, "smallest_p_value": detector.smallest_p_value}
+    if args.fit == VALIDATION:
+        detector = open_detector(args, args.model)
+        config = detector.ebm.config
+        images = images_for(config, config.dataset, args.data_root).validation[: args.limit]
+        about = {"dataset": config.dataset, "split": "validation"}
+    else:
+        files = list_images(Path(args.fit))[: args.limit]
+        detector = open_detector(args, args.model or bundled_model(files))
+        levels = read_levels(files, 0, len(files), detector.ebm.config, args)
+        images = torch.stack([*levels.values()]) if levels else []
+        about = {"dataset": f"folder:{args.fit}"}
+    folder, about = args.output_dir, {**about, "num_images": len(images)}
+    is_other = folder.resolve() != find_folder(detector.model).resolve()
+    if is_other and (folder / CONFIG_FILE).exists():
+        raise UserError(f"{folder} already holds a model. Use another --output_dir.")
+    detector.fit(images)
+    if is_other:
+        detector.ebm.save_pretrained(folder)
+    detector.save(folder, **about)
+    figures = {"model": detector.model, **about, "smallest_p_value": detector.smallest_p_value}
+    return {"output_dir": str(folder), **figures}
+
+
+def open_detector(args: Arguments, model: str | None) -> "AnomalyDetector":
+    """Return a detector with its model on the device."""
+    from ebm_app.anomaly import AnomalyDetector
+    from ebm_app.utils.processes import resolve_device
+
+    if model is None:
+        raise UserError(f"--fit {VALIDATION} requires a model.")
+    return AnomalyDetector(model, device=resolve_device(args.device))
+
+
+def bundled_model(files: Sequence[Path]) -> str:
+    """Return the name of the bundled model for images like the first of ``files``."""
+    from ebm_app.data.pictures import read_image
+
+    if not files:
+        raise UserError("--fit expects a folder of images, but it has none.")
+    image = read_image(files[0])
+    if image.mode == "RGB":
+        return "cifar10"
+    return "digits" if image.size == (8, 8) else "mnist"
+
+
+def save_map(path: Path, image: "Tensor", excess: "Tensor") -> None:
+    """Write an image (C, H, W) in [0, 1] next to its anomaly map (H, W)."""
+    import torch
+
+    from ebm_app.data.pictures import image_grid, save_image
+
+    brightness = (excess / WHITE).clamp(0, 1).expand_as(image)
+    save_image(image_grid(torch.stack([image, brightness])), path)

@@ -25,7 +25,8 @@ from ebm_app.cli.command_line import (
     argument,
     parse,
 )
-from ebm_app.cli.held_out import check_estimators, warn_of_training_images
+from ebm_app.cli.held_out import warn_of_training_images
+from ebm_app.cli.names import OLD_ESTIMATORS, check_name
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.files import name_in_errors
@@ -33,44 +34,43 @@ from ebm_app.utils.files import name_in_errors
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ebm_app.data.levels import ImageFormat
     from ebm_app.ebm import EBM
 
 COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim", "trained_on")
 
 
 @configuration(kw_only=True)
-class Arguments(CommonFlags, ConversionFlags, ModelFlag):
+class ReadingFlags(ConversionFlags):
+    """Flags of a command that reads a folder of images for a model."""
+
+    skip_bad: bool = setting("skip files that cannot be read or converted", False)
+
+
+@configuration(kw_only=True)
+class Arguments(CommonFlags, ReadingFlags, ModelFlag):
     folder: Positional[Path] = argument("folder of images, searched recursively")
     output: Path = setting("CSV file to write", Path("scores.csv"))
     estimator: str | None = setting("estimator of log p; if not given, the model's", None)
     repeats: AtLeastTwo = setting("dequantisation draws per image", 4)
     batch_size: BatchSize = setting("images per batch", 128)
-    skip_bad: bool = setting("skip files that cannot be read or converted", False)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score the images of a folder; return their number and mean bits per dim."""
     args = parse(Arguments, __doc__, argv)
-    check_estimators([args.estimator] if args.estimator else [])
+    if args.estimator:
+        check_name("estimator", args.estimator, *OLD_ESTIMATORS.split())
+    check_folder(args.folder)
     # slow to import, and not needed for --help
-    from ebm_app.data.pictures import convert_image, read_image
     from ebm_app.ebm import EBM
     from ebm_app.utils.processes import resolve_device
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     files = list_images(args.folder)
-    rows, num_bad, allowed = [], 0, args.conversions()
+    rows = []
     for begin in tqdm(range(0, len(files), args.batch_size), desc="score"):
-        images = {}
-        for number, file in enumerate(files[begin : begin + args.batch_size], begin):
-            try:
-                image = read_image(file)
-                images[number] = convert_image(image, str(file), ebm.config, allowed)
-            except UserError as error:
-                if not args.skip_bad:
-                    raise
-                print(f"skipped: {error}", file=sys.stderr)
-                num_bad += 1
+        images = read_levels(files, begin, args.batch_size, ebm.config, args)
         if images:
             names = [name_of(files[number], args.folder) for number in images]
             batch = [*zip(names, *score(ebm, images, args), strict=True)]
@@ -83,10 +83,34 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return {
         "output": str(args.output),
         "images": len(rows),
-        "bad": num_bad,
+        "bad": len(files) - len(rows),
         "bits_per_dim": sum(row[3] for row in rows) / len(rows),
         "trained_on": None if ebm.training_hashes is None else len(trained_on),
     }
+
+
+def check_folder(folder: str | Path) -> None:
+    """Raise a UserError for a folder that does not exist, before slow imports."""
+    if not Path(folder).is_dir():
+        raise UserError(f"Folder '{folder}' does not exist. Check the path.")
+
+
+def read_levels(
+    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ReadingFlags
+) -> "dict[int, Tensor]":
+    """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index. With
+    ``--skip_bad``, print the errors of files that cannot be used."""
+    from ebm_app.data.pictures import convert_image, read_image  # slow to import
+
+    levels = {}
+    for number, file in enumerate(files[begin : begin + num], begin):
+        try:
+            levels[number] = convert_image(read_image(file), str(file), form, args.conversions())
+        except UserError as error:
+            if not args.skip_bad:
+                raise
+            print(f"skipped: {error}", file=sys.stderr)
+    return levels
 
 
 def list_images(folder: Path) -> list[Path]:

@@ -41,6 +41,7 @@ SHORT = {
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/speed.py": "--batch_size 4 --rounds 1",
     "evaluate/autoregressive.py": "--max_train_minutes 0.02 --limit 2",
+    "ebm_app/cli/anomaly.py": "--resize --grayscale --round_levels",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",
@@ -56,13 +57,16 @@ def workplace(tmp_path_factory) -> Path:
     for name in ("train", "evaluate", "sample", "ui", "ebm_app/pretrained"):
         shutil.copytree(ROOT / name, folder / name)
     write_mnist(folder / "data" / "MNIST" / "raw")
-    (folder / "photos").mkdir()
+    (folder / "photos").mkdir(), (folder / "ordinary").mkdir()
     draw = np.random.RandomState(1)
     for name in "abc":
         np.save(folder / f"{name}.npy", draw.randn(200, 2))
     for index in range(30):
         pixels = draw.randint(0, 256, (40, 36, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(folder / "photos" / f"{index}.jpg")
+    for index in range(90):
+        pixels = draw.randint(0, 256, (8, 8)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / "ordinary" / f"{index}.png")
     return folder
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.cli import anomaly, bpd, sample, score
 from ebm_app.data.images import load_images
+from ebm_app.ebm import EBM
 
 
 def test_images_depend_only_on_the_seed(folder, capsys, tmp_path):
@@ -101,27 +102,51 @@ def test_any_file_name_is_scored_and_rows_are_written_at_once(capsys, tmp_path):
     assert names[0] == "0.png"
 
 
+def save_digits(folder, levels):
+    folder.mkdir()
+    for index, pixels in enumerate(levels[:, 0].numpy()):
+        save_picture(folder / f"{index}.png", (pixels / 16 * 255).round())
+
+
 def test_unusual_images_come_first_in_the_table(capsys, tmp_path):
-    digits, output = load_images("digits").validation, tmp_path / "anomaly.csv"
-    (tmp_path / "images").mkdir()
-    save_picture(tmp_path / "images" / "a.png", digits[0, 0].numpy() / 16 * 255)
+    out, flags = tmp_path / "out", ["digits", tmp_path / "images", "--device", "cpu"]
+    save_digits(tmp_path / "images", load_images("digits").validation[:2])
     save_picture(tmp_path / "images" / "b.png", np.eye(8) * 255)
-    flags = ["digits", tmp_path / "images", "--round_levels", "--output", output]
-    assert call(anomaly, *flags, "--device", "cpu") == 0
+    (tmp_path / "images" / "c.png").write_text("no image")
+    assert call(anomaly, *flags, "--output_dir", out) == 2
+    assert call(anomaly, *flags, "--skip_bad", "--output_dir", out) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (figures["images"], figures["unusual"]) == (2, 1)
-    rows = list(csv.DictReader(output.open()))
-    assert [(row["file"], row["unusual"]) for row in rows] == [("b.png", "yes"), ("a.png", "no")]
-    assert float(rows[0]["p_value"]) <= figures["false_alarm_rate"] < float(rows[1]["p_value"])
-    assert call(anomaly, *flags, "--false_alarm_rate", 0.005) == 2
+    assert (figures["images"], figures["bad"], figures["unusual"]) == (3, 1, 1)
+    rows = list(csv.DictReader((out / "anomaly.csv").open()))
+    assert [(row["file"], row["unusual"]) for row in rows[:1]] == [("b.png", "yes")]
+    assert [row["unusual"] for row in rows[1:]] == ["no", "no"]
+    assert float(rows[0]["p_value"]) <= 0.05 / 3  # false discovery control
+    (drawn,) = (out / "maps").iterdir()
+    assert drawn.name == "b.png.png" and Image.open(drawn).size[0] >= 320
+    flags += ["--skip_bad", "--output_dir", out]
+    assert call(anomaly, *flags, "--alpha", 0.02) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out.splitlines()[-1])["unusual"] == 0
+    assert "2 or more unusual images among 3" in printed.err
+    assert call(anomaly, *flags, "--false_alarm_rate", 0.02) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["unusual"] == 1
+    assert call(anomaly, *flags, "--alpha", 0.005) == 2
     assert "199 calibration" in capsys.readouterr().err
 
 
-def test_fit_saves_a_detector_of_validation_images(capsys, tmp_path):
-    assert call(anomaly, "digits") == 2 and "Expected a folder" in capsys.readouterr().err
-    assert call(anomaly, "digits", "--fit", 90, "--output_dir", tmp_path) == 0
+def test_fit_makes_a_detector_of_a_folder(capsys, tmp_path):
+    assert call(anomaly, "digits") == 2 and "Expected a model" in capsys.readouterr().err
+    save_digits(tmp_path / "ordinary", load_images("digits").test[:90])
+    fit = ["--fit", tmp_path / "ordinary", "--output_dir", tmp_path / "mine"]
+    assert call(anomaly, *fit) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert figures["num_images"] == 90 and figures["smallest_p_value"] == 1 / 91
-    detector = AnomalyDetector("digits")
-    detector.read(tmp_path)
-    assert detector.smallest_p_value == 1 / 91
+    assert (figures["model"], figures["num_images"]) == ("digits", 90)
+    assert AnomalyDetector(tmp_path / "mine").smallest_p_value == 1 / 91
+    assert call(anomaly, *fit) == 2 and "already holds a model" in capsys.readouterr().err
+
+
+def test_fit_takes_validation_images_of_the_data_set(capsys, tmp_path):
+    EBM.from_pretrained("digits").save_pretrained(tmp_path)
+    flags = ["--fit", "validation", "--limit", 85, "--output_dir", tmp_path]
+    assert call(anomaly, tmp_path, *flags) == 0
+    assert AnomalyDetector(tmp_path).smallest_p_value == 1 / 86
