@@ -1,7 +1,7 @@
-"""Estimate mutual information from your rows, or for the paper's Gaussians."""
+"""Estimate mutual information from your rows, or for the paper's Gaussians: ``ebm mi``."""
 
 from ebm_app.cli.command_line import run_script
-from studies.ratio_tables import mi as main
+from ebm_app.cli.mi import main
 
 if __name__ == "__main__":
     raise SystemExit(run_script(main))

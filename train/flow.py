@@ -1,4 +1,4 @@
-"""Fit a normalising flow: ``ebm train_flow``."""
+"""Fit a normalising flow: ``ebm flow``."""
 
 from ebm_app.cli.command_line import run_script
 from ebm_app.cli.train_flow import main

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from ebm_app.cli.command_line import run_script
 
-#: Commands: modules of this package; the first line of a docstring is its summary
-COMMANDS = (
-    *("train", "train_flow", "distill", "sample", "score", "bpd", "compare", "ais", "anomaly"),
-    *("selftest", "classify", "samplers", "ratio", "mi", "app", "space"),
-)
-#: Aliases of commands
-ALIASES = {"evaluate": "bpd", "ui": "app", "flow": "train_flow", "train_energy": "distill"}
+#: Command -> module of this package; the first line of its docstring is the summary
+COMMANDS = {"train": "train", "flow": "train_flow", "distill": "distill", "sample": "sample"}
+COMMANDS |= {"score": "score", "evaluate": "bpd", "compare": "compare", "ais": "ais"}
+COMMANDS |= {"anomaly": "anomaly", "selftest": "selftest", "classify": "classify"}
+COMMANDS |= {"samplers": "samplers", "ratio": "ratio", "mi": "mi", "toy": "toy", "ui": "app"}
+COMMANDS |= {"space": "space"}
+#: Other names of commands
+ALIASES = {"bpd": "evaluate", "app": "ui", "train_flow": "flow", "train_energy": "distill"}
 
 
 def main() -> int:
@@ -25,17 +26,17 @@ def main() -> int:
         return 0
     command = ALIASES.get(name, name)
     if command not in COMMANDS:
-        lines = [f"  {command:12} {summary(command)}" for command in COMMANDS]
+        lines = [f"  {command:9} {summary(COMMANDS[command])}" for command in COMMANDS]
         print("usage: ebm COMMAND ...", *lines, sep="\n")
         print("Help: ebm COMMAND --help. Version: ebm --version.")
         return 0 if name in ("-h", "--help") else 2
     sys.argv = [f"ebm {name}", *words]
-    return run_script(import_module(f"ebm_app.cli.{command}").main)
+    return run_script(import_module(f"ebm_app.cli.{COMMANDS[command]}").main)
 
 
-def summary(command: str) -> str:
-    """Return the first line of the docstring of a command, without importing it."""
-    source = Path(__file__).with_name(f"{command}.py").read_text(encoding="utf-8")
+def summary(module: str) -> str:
+    """Return the first line of the docstring of a module, without importing it."""
+    source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     return ast.get_docstring(ast.parse(source)).partition("\n")[0]
 
 

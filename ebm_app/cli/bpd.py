@@ -1,8 +1,8 @@
 """Compute bits per dim of a model on held-out images, with one or more estimators of log p.
 
-ebm bpd digits --estimator all
-ebm bpd digits --estimator probability_flow --estimator_args num_steps=40
-ebm bpd digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split validation
+ebm evaluate digits --estimator all
+ebm evaluate digits --estimator probability_flow --estimator_args num_steps=40
+ebm evaluate digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split validation
 
 The first table has the mean over images, its standard error (stderr), and the numerical error of
 the mean (numerical_error) and of a single image (image_error). The numerical error is due to the
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
-from ebm_app.cli.held_out import HeldOutFlags, check_estimators, held_out, open_model
+from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.cli.names import OLD_ESTIMATORS, check_name
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
 from ebm_app.utils.registry import choose, settings_of_each
@@ -76,7 +77,10 @@ def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; return the metrics on the main process, and None on others."""
     args = parse(Arguments, __doc__, argv)
-    check_estimators([run.partition(" ")[0] for run in args.estimator], ALL)
+    for run in args.estimator:
+        check_name("estimator", run.partition(" ")[0], *OLD_ESTIMATORS.split(), ALL)
+    if args.dequantisation:
+        check_name("dequantisation", args.dequantisation)
     # slow to import, and not needed for --help
     import torch
 

@@ -1,14 +1,13 @@
 """Flags of commands that evaluate a model on held-out images."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ebm_app.cli.command_line import CommonFlags, ConversionFlags, ModelFlag
 from ebm_app.config import Margin
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, Draws, NumLevels, configuration, setting
-from ebm_app.utils.registry import choose
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
     from ebm_app.data.images import ImageData
     from ebm_app.data.lazy import Images
     from ebm_app.ebm import EBM
-
-
-#: Names of estimators and their aliases, to check flags before slow imports
-ESTIMATORS = ("elbo", "path_integral", "probability_flow", "time_integral", "energy", "discrete")
-ESTIMATORS += ("amortised",)
-OLD_ESTIMATORS = ("noised", "pf_ode", "ratio", "paper")
 
 
 @configuration(kw_only=True)
@@ -52,14 +45,6 @@ class HeldOutFlags(ImageFlags):
     num_levels: NumLevels | None = setting(
         "number of grey levels of a diffusers pipeline; if not given, 256", None
     )
-
-
-def check_estimators(names: Iterable[str], *others: str) -> None:
-    """Raise a UserError for a name that is neither an estimator nor in ``others``. Names that a
-    module of --import may have registered are not checked."""
-    if "ebm_app.likelihood" not in sys.modules:
-        for name in names:
-            choose("estimator", name, [*ESTIMATORS, *OLD_ESTIMATORS, *others])
 
 
 def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":

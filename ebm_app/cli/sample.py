@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
+from ebm_app.cli.names import check_name
 from ebm_app.utils.fields import Count, NonNegative, PositiveInt, Steps, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.registry import choose, settings_of_each
@@ -52,6 +53,7 @@ class Arguments(CommonFlags, ModelFlag):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw and write images; return the number of files, the seconds and the evaluations."""
     args = parse(Arguments, __doc__, argv)
+    check_name("sampler", args.sampler)
     # slow to import, and not needed for --help
     from ebm_app.data.pictures import image_grid, save_image, to_uint8
     from ebm_app.ebm import EBM

@@ -8,11 +8,13 @@ The recipe of the data set replaces some defaults. --dry_run prints the settings
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ebm_app.cli.command_line import explicit, parse
+from ebm_app.cli.names import NAMES, check_name
 from ebm_app.cli.run_flags import DataFlags, restore, resume, run_options
 from ebm_app.config import Settings
 from ebm_app.training.plan import RunOptions, complete, flags_on_resume
@@ -38,6 +40,8 @@ class Arguments(Settings, RunOptions, DataFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train a model; return the metrics on the main process, and None on others."""
     args = parse(Arguments, __doc__, argv, FIRST)
+    for name in NAMES.keys() & {field.name for field in fields(Settings)}:
+        check_name(name, getattr(args, name))
     args, resumed = (args, {}) if args.dry_run else resume(args, argv)
     file = resumed or None
     if args.config and not resumed:

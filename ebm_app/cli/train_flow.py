@@ -1,7 +1,7 @@
 """Fit a normalising flow, whose latent space an energy-based model can use.
 
-ebm train_flow --flow gaussian --dataset digits --output_dir runs/gaussian
-ebm train_flow --flow spline --dataset digits --output_dir runs/spline
+ebm flow --flow gaussian --dataset digits --output_dir runs/gaussian
+ebm flow --flow spline --dataset digits --output_dir runs/spline
 """
 
 from collections.abc import Sequence

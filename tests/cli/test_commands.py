@@ -11,13 +11,15 @@ import torch
 from conftest import GREY
 
 from ebm_app import EBM
-from ebm_app.cli import bpd, held_out, sample
+from ebm_app.cli import bpd, sample
 from ebm_app.cli.__main__ import ALIASES, COMMANDS, main
-from ebm_app.likelihood import ALIASES as OLD_ESTIMATORS
+from ebm_app.cli.names import NAMES, OLD_ESTIMATORS
+from ebm_app.likelihood import ALIASES as ALIASES_OF_ESTIMATORS
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.paths import PATHS
 from ebm_app.sampling import SAMPLERS
+from ebm_app.training import settings
 from ebm_app.utils.errors import user_message
 from ebm_app.utils.registry import import_extension
 
@@ -45,10 +47,10 @@ def ebm(monkeypatch):
 def test_every_command_is_a_module_and_listed(ebm, capsys):
     assert ebm() == 0 and ebm("fly") == 2
     printed = capsys.readouterr().out
-    for name in COMMANDS:
-        module = import_module(f"ebm_app.cli.{name}")
+    for name, path in COMMANDS.items():
+        module = import_module(f"ebm_app.cli.{path}")
         assert callable(module.main) and module.Arguments and f"  {name} " in printed
-    assert set(ALIASES.values()) <= set(COMMANDS)
+    assert set(ALIASES.values()) <= COMMANDS.keys()
     assert ebm("--version") == 0 and capsys.readouterr().out == f"ebm_app {version('ebm_app')}\n"
 
 
@@ -56,13 +58,15 @@ def test_help_has_one_example_a_line(capsys):
     with pytest.raises(SystemExit):
         bpd.main(["--help"])
     lines = capsys.readouterr().out.splitlines()
-    examples = [line for line in lines if line.startswith("ebm bpd")]
-    assert len(examples) == bpd.__doc__.count("\nebm bpd") > 1
+    examples = [line for line in lines if line.startswith("ebm evaluate")]
+    assert len(examples) == bpd.__doc__.count("\nebm evaluate") > 1
 
 
 def test_names_in_help_are_those_of_the_registries():
-    assert {*held_out.ESTIMATORS} == {*ESTIMATORS}
-    assert {*held_out.OLD_ESTIMATORS} == {*OLD_ESTIMATORS}
+    assert {*OLD_ESTIMATORS.split()} == {*ALIASES_OF_ESTIMATORS}
+    registries = {**settings.NAMES, "path": PATHS, "sampler": SAMPLERS, "estimator": ESTIMATORS}
+    for kind, names in NAMES.items():
+        assert {*names.split()} == {*registries[kind]}
     texts = {
         field.name: field.metadata["help"]
         for kind in (bpd.Arguments, sample.Arguments)
@@ -81,15 +85,22 @@ def test_names_in_help_are_those_of_the_registries():
 def test_mistakes_are_reported_before_slow_imports(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     mistakes = {
-        "unknown estimator 'nonsense'": ["bpd", "digits", "--estimator", "nonsense"],
-        "unknown estimator 'none'": ["score", "digits", str(tmp_path), "--estimator", "none"],
-        "already holds a run": ["train", "--output_dir", str(tmp_path)],
+        "unknown estimator 'a'": ["evaluate", "digits", "--estimator", "a"],
+        "unknown estimator 'b'": ["score", "digits", str(tmp_path), "--estimator", "b"],
+        "unknown objective 'c'": ["train", "--objective", "c", "--output_dir", "d"],
+        "unknown sampler 'e'": ["sample", "digits", "--sampler", "e"],
+        f"{tmp_path} already holds a run": ["train", "--output_dir", str(tmp_path)],
+        "Folder 'f' does not exist": ["score", "digits", "f"],
+        "Folder 'g' does not exist": ["anomaly", "digits", "g"],
+        "Folder 'h' does not exist": ["anomaly", "--fit", "h"],
     }
-    for message, words in mistakes.items():
-        code = f"import sys; sys.argv[1:] = {words}; from ebm_app.cli.__main__ import main\n"
-        code += "assert main() == 2; sys.exit('torch' in sys.modules)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0 and message in done.stderr
+    code = f"""import sys; from ebm_app.cli.__main__ import main
+for words in {[*mistakes.values()]}:
+    sys.argv[1:] = words
+    assert main() == 2 and "torch" not in sys.modules, words"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(message in done.stderr for message in mistakes)
 
 
 def test_module_of_the_user_extends_every_command(ebm, monkeypatch, capsys, tmp_path):

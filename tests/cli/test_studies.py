@@ -11,10 +11,10 @@ import torch
 from conftest import call
 from exact import generator
 
+from ebm_app.cli import toy
 from ebm_app.data.images import load_images
 from ebm_app.ratios.information import EXAMPLES, draw_example
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, EvaluationPoints, train
-from studies import ratio_tables
 from studies.autoregressive import PixelCNN
 
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2 --quick --device cpu".split()
@@ -23,10 +23,10 @@ TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2 --quick --device
 @pytest.fixture(autouse=True)
 def few_points(monkeypatch):
     """Few evaluation points."""
-    monkeypatch.setattr(ratio_tables, "QUICK_POINTS", 40)
+    monkeypatch.setattr(toy, "QUICK_POINTS", 40)
 
 
-def test_table_selects_and_repeats_the_best_rate(script, capsys, tmp_path, monkeypatch):
+def test_table_selects_and_repeats_the_best_rate(capsys, tmp_path, monkeypatch):
     ran = []
 
     def train_and_test(problem, method, seed, rate, num_points, device):
@@ -34,8 +34,8 @@ def test_table_selects_and_repeats_the_best_rate(script, capsys, tmp_path, monke
         test = {"error": rate * seed * (100 if method == "tsm_stein" else 1), "divergence": None}
         return {"validation_error": abs(rate - 0.01), "test": test}
 
-    monkeypatch.setattr(ratio_tables, "train_and_test", train_and_test)
-    toy, methods = script("evaluate/toy.py"), ["ctsm_v_time1", "tsm_stein"]
+    monkeypatch.setattr("ebm_app.ratios.problems.train_and_test", train_and_test)
+    methods = ["ctsm_v_time1", "tsm_stein"]
     flags = ["--problems", "gaussians_d2", "--methods", *methods, "--seed", "4"]
     flags += [*TINY, "--output_dir", tmp_path]
     assert call(toy, *flags) == 0
