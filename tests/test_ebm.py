@@ -73,6 +73,15 @@ def test_energy_and_scores_match_gaussian_closed_form(path, head):
     assert not ebm.energy(x.detach()).requires_grad
 
 
+def test_energy_is_differentiable(ebm):
+    """Against finite differences; an objective of a user needs the weights' gradients too."""
+    ebm.double().requires_grad_(True)
+    x = normal((2, 1, 8, 8)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: ebm.energy(x, 0.9), x, fast_mode=True)
+    ebm.energy(x, 0.9).sum().backward()
+    assert all(weight.grad is not None for weight in ebm.model.net.last_layer.parameters())
+
+
 def test_encoded_images_are_points_of_the_model(ebm):
     x = ebm.encode(images(), seed=3)
     decoded = ebm.to_images(x)

@@ -29,7 +29,7 @@ from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.processes import sharded
 from ebm_app.utils.random import RowNoise, make_generator
-from ebm_app.utils.tensors import standard_error
+from ebm_app.utils.tensors import copy_to, standard_error
 
 
 @lru_cache(maxsize=2)
@@ -105,7 +105,7 @@ class Task(ABC):
         on_device = self.levels.device
         chosen = self.order(step)[rows].to(on_device, non_blocking=on_device.type != "cpu")
         labels = None if self.labels is None else self.labels[chosen]
-        levels = self.levels[chosen].to(self.accelerator.device)
+        levels = copy_to(self.levels[chosen], self.accelerator.device)
         if isinstance(self.levels, LazyImages):  # decoded while the network trains on this batch
             self.levels.prefetch(self.order(step + 1)[rows])
         noise = RowNoise(levels.device, self.config.seed, step, rows, self.total_batch_size)

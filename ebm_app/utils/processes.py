@@ -82,6 +82,8 @@ def make_accelerator(
         mixed_precision = resolve_precision(mixed_precision, device)
         # otherwise the precision of the first Accelerator of a process is kept
         AcceleratorState._reset_state()
+        if device == "cuda":  # TF32 for products, as for convolutions
+            torch.set_float32_matmul_precision("high")
     return Accelerator(
         cpu=device == "cpu",
         mixed_precision=mixed_precision,

@@ -44,6 +44,13 @@ def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:
     return coefficient.reshape(-1, *(1,) * (x.ndim - 1))
 
 
+def copy_to(x: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device, through pinned memory if it is a GPU, so that the host does not wait."""
+    if device.type == "cpu" or x.device == device:
+        return x.to(device)
+    return x.pin_memory().to(device, non_blocking=True)
+
+
 def sum_except_batch(x: Tensor) -> Tensor:
     """Sum over all dimensions but the first: (B, *) -> (B,)."""
     return x.flatten(1).sum(1)

@@ -16,6 +16,7 @@ from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives.regression import CTSMm
 from ebm_app.sampling.flow import DPMSampler, PFODESampler
 from ebm_app.training.ebm_task import TimeScoreLoss
+from ebm_app.utils.tensors import copy_to
 
 #: The device of the tensors: torch calls the driver for tensors on "cuda"
 GPU = torch.device("meta")
@@ -128,6 +129,16 @@ def test_a_copy_that_blocks_is_counted(gpu_model):
         there.sum().item()
         there[there > 0].cpu()
     assert +gpu.waits == {"_to_copy": 2, "_local_scalar_dense": 1, "index": 1}
+
+
+def test_images_are_copied_from_pinned_memory(gpu_model, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x)
+    _, gpu = gpu_model
+    with gpu:
+        there = copy_to(copy_to(torch.ones(2), GPU), GPU)
+    assert there.device == GPU and len(pinned) == 1 and not +gpu.waits
+    assert copy_to(pinned[0], torch.device("cpu")) is pinned[0]
 
 
 def test_a_training_step_never_waits(gpu_model):

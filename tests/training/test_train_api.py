@@ -1,5 +1,7 @@
 """``ebm_app.train``: runs from tensors, and settings of an accelerate configuration."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from accelerate.state import AcceleratorState
@@ -97,6 +99,18 @@ def test_auto_precision_follows_the_processor(monkeypatch, capsys):
     assert resolve_precision("no", "cpu") == "no"
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     assert resolve_precision("auto", "cpu") == "fp16"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_training_on_cuda_uses_tf32(monkeypatch, device):
+    precisions = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", precisions.append)
+    monkeypatch.setattr(processes, "resolve_device", lambda name: device)
+    monkeypatch.setattr(processes, "Accelerator", Mock())
+    make_accelerator()
+    assert not precisions
+    make_accelerator("no")
+    assert precisions == (["high"] if device == "cuda" else [])
 
 
 @pytest.mark.process
