@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebm_app.config import EBMConfig
 from ebm_app.data.levels import dequantise
 from ebm_app.ebm import EBM, Labels
 from ebm_app.nets.density import MomentsDensity
@@ -108,7 +107,7 @@ def iterate_completion(
     """Yield the steps of ``complete`` as frames in the space of the path, with its arguments and
     errors."""
     config = check_argument(EBM, "ebm", ebm).config
-    if config.space != EBMConfig.space:
+    if ebm.space.scale is None:
         raise UserError(
             f"This model is in the latent space {config.space}, whose dimensions are not pixels. "
             "Use a model in the ambient space."

@@ -19,12 +19,13 @@ from ebm_app.likelihood.bits import (
 from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser, noise_for
 from ebm_app.model import DensityModel
+from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.labelled import Labels, class_labels
-from ebm_app.nets.protocols import NoiseModel
+from ebm_app.nets.protocols import NoiseModel, require
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import PositiveInt, Seed, check_argument
+from ebm_app.utils.fields import NumLevels, PositiveInt, Seed, check_argument
 from ebm_app.utils.registry import build, choose, make
 
 #: Max elements (images times values per image) of a batch of ``sample``
@@ -74,6 +75,7 @@ class EBM(DensityModel):
         """
         from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes seconds
 
+        num_levels = check_argument(NumLevels, "num_levels", num_levels)
         density, config = read_pipeline(pipeline, num_levels)
         return cls(config, density).to(device).eval()
 
@@ -145,11 +147,13 @@ class EBM(DensityModel):
             settings: fields of ``ClassBounds``.
 
         Raises:
-            UserError: for a model trained without labels, and as in ``likelihood``.
+            UserError: for a model trained without labels or a Stein head, and as in
+                ``likelihood``.
         """
         config, levels = self.config, self.levels_of(images)
         if not config.num_classes:
             raise UserError("This model was trained without labels, so classify() is unavailable.")
+        require(self.density, SteinHeadDensity, "classify()")
         point = self.dequantise(levels, noise_for(levels, self.dtype, seed)[0])
         highest = config.early.max_log_snr if config.early else ClassBounds.max_log_snr
         bounds = build(

@@ -25,8 +25,9 @@ from ebm_app.data.pictures import convert_image, read_image, to_pil, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.nets.density import SteinHeadDensity
+from ebm_app.nets.protocols import require
 from ebm_app.paths import require_one_sided
-from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.tensors import as_tensor, sum_except_batch
 
@@ -149,9 +150,8 @@ def noise_times(ebm: EBM) -> list[float]:
     Raises:
         UserError: if the model has no Stein head, or its path does not start from N(0, I).
     """
-    if not ebm.config.stein_head:
-        raise UserError("Anomaly detection needs a model with a Stein head. Use another model.")
-    path = require_one_sided(ebm.density.path)
+    density = require(ebm.density, SteinHeadDensity, "Anomaly detection")
+    path = require_one_sided(density.path)
     with_copies, alone, num_pixels = noise_levels(ebm.config.image_shape)
     shift = math.log(num_pixels / math.prod(ebm.config.image_shape[1:]))
     levels = torch.tensor(with_copies + alone, dtype=torch.float64) + shift

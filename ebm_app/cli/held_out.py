@@ -50,13 +50,19 @@ class HeldOutFlags(ImageFlags):
 def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
     """Return the accelerator and the model, with the margin ``--eps`` if set."""
     from ebm_app.ebm import EBM  # slow to import
+    from ebm_app.folders import find_folder, is_pipeline
     from ebm_app.utils.processes import make_accelerator
 
     accelerator = make_accelerator(device=args.device)
-    if args.num_levels is None:
-        ebm = EBM.from_pretrained(args.model, str(accelerator.device))
-    else:
+    if args.num_levels is not None and is_pipeline(find_folder(args.model)):
         ebm = EBM.from_diffusers(args.model, str(accelerator.device), args.num_levels)
+    else:
+        ebm = EBM.from_pretrained(args.model, str(accelerator.device))
+    if args.num_levels not in (None, ebm.config.num_levels):
+        raise UserError(
+            f"The model {args.model} has {ebm.config.num_levels} levels, got --num_levels "
+            f"{args.num_levels}, which is for diffusers pipelines. Leave it out."
+        )
     if args.eps is not None:
         ebm.density = ebm.density.with_eps(args.eps)
         if args.eps < ebm.model.eps:

@@ -29,10 +29,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
-from ebm_app.data.images import ImageData, load_images
+from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import copy_share, nearest, sample_quality
+from ebm_app.evaluation.held_out import images_for
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.utils.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
 from ebm_app.utils.output import Output, to_markdown
@@ -153,7 +154,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     runs = {name: options for name, *options in map(parse_run, args.run or SAMPLERS)}
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(args.output_dir / "samplers.json", args)
-    judge = Judge(load_images(ebm.config.dataset, args.data_root, args.download), ebm.device, args)
+    data = images_for(ebm.config, ebm.config.dataset, args.data_root, args.download)
+    judge = Judge(data, ebm.device, args)
     figures = {"classifier_accuracy": judge.accuracy, "floor": judge.floor(args.num_images)}
     figures["table"] = []
     for name, run in runs.items():

@@ -38,6 +38,11 @@ def images_for(
     Raises:
         UserError: if the data set cannot be read, or its images do not match the model.
     """
+    if dataset == config.dataset and ":" not in dataset and dataset not in DATASETS:
+        raise UserError(
+            f"The images of this model, '{dataset}', have no name to load them by. Choose a data "
+            "set, for example --dataset folder:PATH."
+        )
     own = AS_IN_TRAINING if dataset == config.dataset else ()
     options = {"form": config, "allowed": [*allowed, *own], "skip_bad": skip_bad}
     data = load_images(dataset, data_root, download, **options)

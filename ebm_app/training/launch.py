@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
-from ebm_app.config import EBMConfig, LoopConfig
+from ebm_app.config import LoopConfig
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.folders import check_weights, load_weights
@@ -198,8 +198,7 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
 
 
 def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
-    """Return the flow of a model in a latent space, or None for a model in the ambient space or
-    no model.
+    """Return the flow of a model in a latent space, or None for a model of pixels or no model.
 
     >>> latent_flow("digits") is None, latent_flow("mnist-latent").config.space
     (True, 'copula')
@@ -207,7 +206,7 @@ def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
     if name_or_path is None:
         return None
     ebm = EBM.from_pretrained(name_or_path)
-    if ebm.config.space == EBMConfig.space:
+    if ebm.space.scale is not None:
         return None
     flow = Flow(from_attributes(FlowConfig, ebm.config))
     flow.space = ebm.space

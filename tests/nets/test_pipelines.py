@@ -20,11 +20,13 @@ from diffusers import (
 )
 from exact import F64, normal
 
-from ebm_app import EBM
+from ebm_app import EBM, complete
+from ebm_app.anomaly import AnomalyDetector
 from ebm_app.folders import PIPELINE_FILE
 from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
 from ebm_app.likelihood.dequantisation import decoder_log_prob
 from ebm_app.sampling import DPMSampler
+from ebm_app.training.launch import latent_flow
 
 BLOCKS = {
     "down_block_types": ("DownBlock2D",),
@@ -182,6 +184,18 @@ def test_pipeline_folder_is_a_model(folder, tmp_path):
     assert list(found["estimators"]) == ["elbo", "probability_flow", "discrete"]
     drawn = load_script("sample/ebm.py").main([*flags, "--num_images", "2", "--num_steps", "3"])
     assert drawn["nfe"] == 4
+    mask = torch.arange(8)[:, None].expand(8, 8) < 4
+    completed = complete(ebm, BLANK, mask, num_temperatures=4)
+    assert torch.equal(completed[:, :, :4], BLANK[:, :, :4])
+
+
+def test_uses_that_a_pipeline_lacks_are_refused(folder):
+    assert latent_flow(folder) is None  # it has pixels, not a latent space
+    assert "Anomaly detection needs" in error_of(lambda: AnomalyDetector(folder).ebm)
+    assert "num_levels" in error_of(EBM.from_diffusers, folder, num_levels=1)
+    bpd = load_script("evaluate/bpd.py").main
+    assert "Choose a data set" in error_of(bpd, [str(folder)])
+    assert "17 levels, got --num_levels 256" in error_of(bpd, ["digits", "--num_levels", "256"])
 
 
 def flat(folder, root):
