@@ -82,10 +82,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     teacher.to(resolve_device(args.device))
     sources = [data, *others]
     make = partial(make_targets, teacher, sources, folder=args.output_dir / "targets")
-    minutes = config.max_train_minutes
-    held_out = make("validation", NUM_HELD_OUT, seed=config.seed)
-    deadline = 0.0 if resumed else began + 30 * (minutes or math.inf)
-    targets = make("train", args.num_images, seed=config.seed, deadline=deadline)
+    minutes, seed = config.max_train_minutes, config.seed
+    seconds = 0.0 if resumed else 60 * (minutes or math.inf)
+    held_out = make("validation", NUM_HELD_OUT, seed=seed, deadline=began + seconds / 8)
+    targets = make("train", args.num_images, seed=seed, deadline=began + seconds / 2)
     if minutes:
         minutes = max(0.1, minutes - (time.perf_counter() - began) / 60)
     config = replace(config, max_train_minutes=minutes, num_preview_images=0)
