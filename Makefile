@@ -112,12 +112,10 @@ figures: $(SETUP)
 	cp $(FIGURES)/selftest.png docs/
 	cp $(FIGURES)/digits/grid.png docs/digits.png
 
-# the paper's tables of density ratios, mutual information and the error bound: hours. Finished runs are
-# not repeated
+# the paper's tables of density ratios and mutual information: hours. Finished runs are not repeated
 studies: $(SETUP)
 	$(BIN)/python evaluate/toy.py --output_dir runs/toy
 	$(BIN)/python evaluate/mi.py --output_dir runs/mi
-	$(BIN)/python evaluate/bounds.py --output_dir runs/bounds
 
 clean:
 	rm -rf .venv build site ebm_app.egg-info .pytest_cache .ruff_cache

@@ -45,7 +45,6 @@ SHORT = {
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",
-    "evaluate/bounds.py": "--quick",
 }
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
