@@ -1,6 +1,7 @@
 """Bits per dim of many images: by estimators, on all processes, and by lossless image formats."""
 
 import io
+import math
 import shutil
 import subprocess
 import time
@@ -18,7 +19,8 @@ from ebm_app.data.levels import NUM_VALUES
 from ebm_app.data.pictures import to_pil
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
-from ebm_app.likelihood import Estimator
+from ebm_app.likelihood import ESTIMATORS, Estimator
+from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.processes import Wrap, sharded
@@ -182,3 +184,31 @@ def codec_bits(levels: Tensor) -> dict[str, float]:
             subprocess.run([CJXL[0], source, target, *CJXL[1:]], check=True, capture_output=True)
             sizes["JPEG XL"] = target.stat().st_size
     return {name: 8 * size / sheet.numel() for name, size in sizes.items()}
+
+
+def mean_likelihood(
+    draws: list[Likelihood], estimator: str, num_dims: int
+) -> dict[str, float | int]:
+    """Return the mean log-likelihood of one image over dequantisation draws, in nats and in bits
+    per dim, each with its standard error, which is NaN for a single draw.
+
+    Args:
+        draws: results for copies of the same image.
+        estimator: name of the estimator. If its error is deterministic, and so shared by all
+            draws, the error is added in quadrature to the standard error of the mean.
+        num_dims: number of dimensions of the image.
+    """
+    log_prob = torch.cat([draw.log_prob for draw in draws])
+    errors = torch.cat([draw.error for draw in draws])
+    error = standard_error(log_prob) if len(log_prob) > 1 else torch.tensor(math.nan)
+    if not ESTIMATORS[estimator].error_is_drawn:
+        error = error.hypot(errors.double().square().mean().sqrt())
+    nats = log_prob.mean()
+    return {
+        "log_prob": nats.item(),
+        "log_prob_error": error.item(),
+        "bits_per_dim": to_bits_per_dim(nats, num_dims).item(),
+        "bits_error": -to_bits_per_dim(error, num_dims).item(),
+        "repeats": len(log_prob),
+        "nfe": draws[0].nfe,
+    }

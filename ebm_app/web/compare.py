@@ -15,18 +15,8 @@ from ebm_app.evaluation.plots import plot_difference
 from ebm_app.morphing import iterate_morph
 from ebm_app.utils.errors import UserError
 
+from . import shared
 from .models import Models
-from .shared import (
-    AT_ONCE,
-    at_intervals,
-    bind,
-    clear_on,
-    gallery,
-    of_kind,
-    plot_box,
-    render,
-    text_box,
-)
 
 #: Min width of an image of a morph in pixels
 SIDE = 128
@@ -83,11 +73,11 @@ def morph(
     if kept is None or image is None:
         raise UserError(NO_PAIR)
     ebm = models.load(model)
-    for frame in at_intervals(iterate_morph(ebm, torch.cat([kept.image, image]))):
+    for frame in shared.at_intervals(iterate_morph(ebm, torch.cat([kept.image, image]))):
         images, last = ebm.to_images(frame.x).split(1), len(frame.x) - 1
         names = {0: "A", last: "B"}
         yield [
-            (render(part, SIDE), names.get(index, f"{index / last:.0%}"))
+            (shared.render(part, SIDE), names.get(index, f"{index / last:.0%}"))
             for index, part in enumerate(images)
         ]
 
@@ -104,13 +94,13 @@ def build(
         gr.Markdown(HINT)
         with gr.Row():
             keeper, starter = gr.Button("Keep as A"), gr.Button("Morph A into B")
-        text = text_box("Comparison", 3, "No image is kept")
-        plot = plot_box("A, B and their difference", elem_classes=["hide-empty", "photos"])
-        images = gallery("Morph", allow_preview=False)
+        text = shared.text_box("Comparison", 3, "No image is kept")
+        plot = shared.plot_box("A, B and their difference", elem_classes=["hide-empty", "photos"])
+        images = shared.gallery("Morph", allow_preview=False)
     kept = gr.State()
-    keeper.click(keep, [image, metrics], [kept, text, plot], **AT_ONCE | {"queue": True})
+    keeper.click(keep, [image, metrics], [kept, text, plot], **shared.AT_ONCE | {"queue": True})
     for event in events:
-        event.success(compare, [kept, image, metrics], [text, plot], **AT_ONCE)
-    options = {"api_visibility": "private", **of_kind("sample")}
-    run = starter.click(bind(morph, models=models), [model, kept, image], images, **options)
-    clear_on([model.input], [run], [kept, text, plot, images])
+        event.success(compare, [kept, image, metrics], [text, plot], **shared.AT_ONCE)
+    options = {"api_visibility": "private", **shared.of_kind("sample")}
+    run = starter.click(shared.bind(morph, models=models), [model, kept, image], images, **options)
+    shared.clear_on([model.input], [run], [kept, text, plot, images])

@@ -10,23 +10,13 @@ from PIL import Image
 
 from ebm_app.completion import iterate_completion
 from ebm_app.data.levels import to_levels
+from ebm_app.evaluation.drawings import prepare_drawing
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
+from . import shared
 from .models import Models
-from .shared import (
-    at_intervals,
-    clear_on,
-    picture,
-    progress,
-    render,
-    seed_box,
-    slider,
-    start_and_stop,
-    start_by,
-    text_box,
-)
-from .uploads import EMPTY, black_canvas, prepare_drawing, read_canvas
+from .uploads import EMPTY, black_canvas, read_canvas
 
 MAX_IMAGES, MAX_TEMPERATURES = 16, 300
 #: Unknown halves: the image axis that is halved, and the index of the unknown half
@@ -63,13 +53,13 @@ def complete(
     levels = to_levels(image, ebm.config.num_levels).expand(num_images, -1, -1, -1)
     begin = time.perf_counter()
     frames = iterate_completion(ebm, levels, known, seed, num_temperatures=num_temperatures)
-    for frame in at_intervals(frames):
-        head = progress(frame.step, frame.num_steps)
+    for frame in shared.at_intervals(frames):
+        head = shared.progress(frame.step, frame.num_steps)
         if frame.step == frame.num_steps:
             head = f"{num_images} completions in {time.perf_counter() - begin:.1f} s"
         known_half = f"the known half is your drawing averaged to {width} × {height} pixels"
         text = f"{head} · {model} · seed {seed} · {known_half}"
-        yield render(ebm.to_images(frame.x)), text
+        yield shared.render(ebm.to_images(frame.x)), text
 
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> None:
@@ -80,15 +70,15 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
             canvas = black_canvas("Half of a digit")
             choices = list(HALVES)
             unknown = gr.Radio(choices, value=choices[0], label="Unknown half")
-            buttons = start_and_stop("Complete")
+            buttons = shared.start_and_stop("Complete")
             with gr.Accordion("Advanced", open=False):
-                count = slider(1, MAX_IMAGES, 4, "Images")
-                steps = slider(2, MAX_TEMPERATURES, 60, "Temperatures")
-                seeds = seed_box(seed)
+                count = shared.slider(1, MAX_IMAGES, 4, "Images")
+                steps = shared.slider(2, MAX_TEMPERATURES, 60, "Temperatures")
+                seeds = shared.seed_box(seed)
         with gr.Column():
             alt_text, height = "Completions of the drawing", "min(420px, 104vw)"
-            grid = picture("Completions", alt_text, height, show_label=False)
-            text = text_box("Run")
+            grid = shared.picture("Completions", alt_text, height, show_label=False)
+            text = shared.text_box("Run")
     inputs = [model, canvas, unknown, count, steps, seeds]
-    event = start_by(buttons, complete, inputs, [grid, text], "sample", models=models)
-    clear_on([model.input], [event], [grid, text])
+    event = shared.start_by(buttons, complete, inputs, [grid, text], "sample", models=models)
+    shared.clear_on([model.input], [event], [grid, text])

@@ -16,26 +16,8 @@ from ebm_app.sampling.base import Frame
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
+from . import shared
 from .models import Models
-from .shared import (
-    AT_ONCE,
-    MAX_SEED,
-    at_intervals,
-    bind,
-    clear_on,
-    gallery,
-    picture,
-    progress,
-    render,
-    seed_box,
-    selected_file,
-    share_slider,
-    slider,
-    start_and_stop,
-    start_by,
-    text_box,
-    write_link,
-)
 
 MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
 #: Class choices besides the labels: a random class per image, or all classes in turn
@@ -69,7 +51,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     ``randomise`` replaces the seed by a random one. ``which`` is a class label, "any" or "one of
     each". ``guidance`` only applies to class-conditional models.
     """
-    seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
+    seed = secrets.randbelow(shared.MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
     kind = SAMPLERS[choose("sampler", sampler, SAMPLERS)]
     labels = labels_of(which, ebm.config.num_classes, num_images)
@@ -88,10 +70,10 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
             yield frame
 
     frames = ebm.iterate_sample(num_images, sampler, seed, **steps, **condition)
-    for frame in at_intervals(record(frames)):
+    for frame in shared.at_intervals(record(frames)):
         pictures = [
             (
-                render(image, SIDE),
+                shared.render(image, SIDE),
                 str(labels[(number - 1) % len(labels)]) if is_chosen else f"image {number}",
             )
             for number, image in enumerate(ebm.to_images(frame.x).split(1), 1)
@@ -109,7 +91,7 @@ def describe(
 ) -> str:
     """Return the progress of a run, its classes, and the acceptance rate of HMC."""
     is_done = frame.step == frame.num_steps
-    head = f"{num_images} images" if is_done else progress(frame.step, frame.num_steps)
+    head = f"{num_images} images" if is_done else shared.progress(frame.step, frame.num_steps)
     parts = [f"{head} in {seconds:.1f} s"]
     if labels:
         classes = "random classes" if labels == RANDOM else "class " + ", ".join(map(str, labels))
@@ -121,7 +103,7 @@ def describe(
 
 def show_replay(replay: list[Tensor] | None, share: float) -> Image.Image | None:
     """Return the images at a share of a run in [0, 1]."""
-    return render(replay[round(share * (len(replay) - 1))] / 255) if replay else None
+    return shared.render(replay[round(share * (len(replay) - 1))] / 255) if replay else None
 
 
 def labels_of(which: str, num_classes: int, num_images: int) -> tuple[int, ...] | str:
@@ -167,45 +149,47 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     with gr.Row():
         with gr.Column(scale=1):
             which = gr.Radio(labels, value=ANY, label="Class")
-            buttons = start_and_stop("Generate")
+            buttons = shared.start_and_stop("Generate")
             with gr.Accordion("Advanced", open=False):
-                num_images = slider(1, MAX_IMAGES, 10, "Images")
+                num_images = shared.slider(1, MAX_IMAGES, 10, "Images")
                 info = "dpm is the fastest, annealed_hmc the slowest"
                 sampler = gr.Dropdown(list(SAMPLERS), value=first, label="Sampler", info=info)
                 info = "0: unconditional, 1: conditional, more: clearer and less varied images"
                 bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
                 guidance = gr.Slider(**bounds, label="Guidance", info=info)
-                steps = slider(1, MAX_STEPS, getattr(kind, kind.counts), "Steps", info=kind.steps)
-                seeds = seed_box(seed)
+                steps = getattr(kind, kind.counts)
+                steps = shared.slider(1, MAX_STEPS, steps, "Steps", info=kind.steps)
+                seeds = shared.seed_box(seed)
                 randomise = gr.Checkbox(True, label="New seed for every run")
         with gr.Column(scale=2, elem_classes="first"):
-            images = gallery("Samples", allow_preview=False)
-            text = text_box("Run")
+            images = shared.gallery("Samples", allow_preview=False)
+            text = shared.text_box("Run")
             with gr.Accordion("Replay", open=False):
-                share = share_slider("From noise (0) to the images (1)")
+                share = shared.share_slider("From noise (0) to the images (1)")
                 alt_text = f"The first {REPLAYED} images during the run"
-                replayed = picture("During the run", alt_text, "min(420px, 104vw)")
+                replayed = shared.picture("During the run", alt_text, "min(420px, 104vw)")
     replay = gr.State()
     inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance]
     outputs = [images, text, seeds, replay]
-    event = start_by(buttons, generate, inputs, outputs, "sample", models=models)
-    event.success(show_replay, [replay, share], replayed, **AT_ONCE)
-    share.change(show_replay, [replay, share], replayed, **AT_ONCE)
+    event = shared.start_by(buttons, generate, inputs, outputs, "sample", models=models)
+    event.success(show_replay, [replay, share], replayed, **shared.AT_ONCE)
+    share.change(show_replay, [replay, share], replayed, **shared.AT_ONCE)
     shown = {"class": which, "model": model, "guidance": guidance, "seed": seeds}
-    event.success(None, [*shown.values()], js=write_link(*shown), **AT_ONCE)
+    event.success(None, [*shown.values()], js=shared.write_link(*shown), **shared.AT_ONCE)
     # loading a model may take seconds, so only the last selection is applied
-    options = {**AT_ONCE, "trigger_mode": "always_last"}
-    triggers, update_steps = [sampler.change, model.change], bind(default_steps, models=models)
+    options = {**shared.AT_ONCE, "trigger_mode": "always_last"}
+    update_steps = shared.bind(default_steps, models=models)
+    triggers = [sampler.change, model.change]
     gr.on(triggers, update_steps, [model, sampler], steps, **options)
-    update_classes = bind(class_options, models=models)
-    model.input(update_classes, [model, which], [which, guidance], **AT_ONCE)
-    clear_on([model.input], [event], [images, text, replay, replayed])
+    update_classes = shared.bind(class_options, models=models)
+    model.input(update_classes, [model, which], [which, guidance], **shared.AT_ONCE)
+    shared.clear_on([model.input], [event], [images, text, replay, replayed])
     return images, [which, guidance, seeds, randomise]
 
 
 def send_on_click(images: gr.Gallery, upload: gr.Image, tabs: dict[gr.Tabs, str]) -> None:
     """Upload an image of the gallery when it is clicked, and select tabs by their id."""
-    sent = images.select(selected_file, images, upload, **AT_ONCE)
+    sent = images.select(shared.selected_file, images, upload, **shared.AT_ONCE)
     selected = [gr.update(selected=tab) for tab in tabs.values()]
-    sent.then(lambda: selected, None, list(tabs), **AT_ONCE)
-    sent.then(None, js="() => window.scrollTo(0, 0)", **AT_ONCE)
+    sent.then(lambda: selected, None, list(tabs), **shared.AT_ONCE)
+    sent.then(None, js="() => window.scrollTo(0, 0)", **shared.AT_ONCE)

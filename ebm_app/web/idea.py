@@ -1,31 +1,20 @@
 """Section of the Score tab: log p(x) of the image as a running integral of the time score."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradio as gr
 import matplotlib as mpl
 import numpy as np
-import torch
 from gradio.events import Dependency
-from matplotlib.figure import Figure
 from PIL import Image
-from scipy.integrate import cumulative_simpson
 from torch import Tensor
 
-from ebm_app.data.levels import to_levels
 from ebm_app.data.pictures import to_pil
-from ebm_app.ebm import EBM
-from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.likelihood.dequantisation import noise_for
-from ebm_app.nets.protocols import TimeScore
-from ebm_app.paths import require_one_sided
-from ebm_app.utils.tensors import expand_like, standard_normal_log_density
+from ebm_app.evaluation.trace import NUM_TIMES, Trace, plot_trace, trace
 
 from .models import Models
 from .shared import AT_ONCE, of_kind, picture, plot_box, render, share_slider
 
-#: Number of times at which the time score is computed (odd)
-NUM_TIMES = 41
 #: Side of the pictures in pixels
 SIDE = 256
 HINT = (
@@ -33,80 +22,6 @@ HINT = (
     "which the network learns. Left: the time score of your image. Right: the running sum. Move "
     "the slider to see the image with the noise of time t, and how much each pixel adds there."
 )
-
-
-class Trace(NamedTuple):
-    """Time score of one image at ``NUM_TIMES`` times along the path.
-
-    Attributes:
-        rates: time scores in nats per arc length at times evenly spaced in arc length, (n,).
-        totals: log p_t(x) in nats, (n,).
-        bits: bits per dim of the image, from the last total.
-        frames: the image noised at each time, (n, C, H, W) in [0, 1].
-        terms: terms of each pixel in nats per arc length (n, H, W), or None for a model whose
-            dimensions are not pixels.
-    """
-
-    rates: np.ndarray
-    totals: np.ndarray
-    bits: float
-    frames: Tensor
-    terms: np.ndarray | None
-
-
-@torch.no_grad()
-def trace(ebm: EBM, image: Tensor, seed: int = 0) -> Trace | None:
-    r"""Return the time score of an image (1, C, H, W) in [0, 1] along the path of a model, and
-
-        log p_t(x) = log N(x; 0, I) + \int_0^t d/ds log p_s(x) ds
-
-    at the dequantised image x; None for a model without a time score.
-    """
-    density = ebm.density
-    if not isinstance(density, TimeScore):
-        return None
-    path = require_one_sided(density.path)
-    levels = to_levels(image, ebm.config.num_levels)
-    point = ebm.dequantise(levels, noise_for(levels, ebm.dtype, seed)[0])
-    ends = path.arc_length(torch.tensor([density.start, point.t], dtype=torch.float64))
-    lengths = torch.linspace(*ends.tolist(), NUM_TIMES, dtype=torch.float64)
-    times = path.arc_length_inverse(lengths)
-    x = point.y.expand(NUM_TIMES, -1, -1, -1)
-    terms = density.time_score_terms(x, times)
-    terms = terms / expand_like(path.time_score_variance(times).sqrt(), terms)
-    rates = terms.flatten(1).sum(1)
-    start = standard_normal_log_density(point.y.double()).sum()
-    totals = start.item() + cumulative_simpson(rates.numpy(), x=lengths.numpy(), initial=0)
-    last = torch.tensor(totals[-1]) + point.negative_log_q.sum()
-    noise = torch.randn(point.y.shape, generator=torch.Generator().manual_seed(seed)).to(x)
-    alpha, deviation = (
-        expand_like(values, x).to(x.dtype)
-        for values in (path.alpha(times), path.variance(times).sqrt())
-    )
-    has_pixels = terms.shape == x.shape and ebm.config.space == type(ebm.config).space
-    return Trace(
-        rates.numpy(),
-        totals,
-        to_bits_per_dim(last, image.numel()).item(),
-        ebm.to_images(alpha * x + deviation * noise),
-        terms.sum(1).float().numpy() if has_pixels else None,
-    )
-
-
-def plot_trace(traced: Trace) -> Figure:
-    """Plot the time score and its running integral along the path."""
-    figure = Figure(figsize=(7.5, 3.2), dpi=110, layout="constrained")
-    left, right = figure.subplots(1, 2)
-    shares = np.linspace(0, 1, NUM_TIMES)
-    left.fill_between(shares, traced.rates, alpha=0.3)
-    left.plot(shares, traced.rates)
-    left.set(ylabel="time score (nats per arc length)")
-    right.plot(shares, traced.totals)
-    right.set(ylabel="log pₜ(x) (nats)", title=f"ends at {traced.bits:.3f} bits per dim")
-    for axes in (left, right):
-        axes.axhline(0, color="grey", lw=0.8)
-        axes.set(xlabel="from noise (0) to the image (1), in arc length")
-    return figure
 
 
 def show_time(traced: Trace | None, share: float) -> tuple[Image.Image | None, ...]:

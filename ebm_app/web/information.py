@@ -16,17 +16,7 @@ from ebm_app.ratios.rows import read_rows
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
-from .shared import (
-    AT_ONCE,
-    clear_on,
-    metrics_box,
-    plot_box,
-    seed_box,
-    slider,
-    start_and_stop,
-    start_by,
-    text_box,
-)
+from . import shared
 
 MAX_STEPS, MAX_ROWS, MAX_COLUMNS = 2_000, 20_000, 64
 #: File types of X and Y
@@ -96,18 +86,18 @@ def build(app: gr.Blocks, seed: int) -> None:
                     value="normal_1x1",
                     label="Example with known mutual information",
                 )
-                num_rows = slider(100, MAX_ROWS, 2_000, "Rows to draw")
+                num_rows = shared.slider(100, MAX_ROWS, 2_000, "Rows to draw")
                 draw = gr.Button("Draw X and Y")
-            steps, seeds = slider(1, MAX_STEPS, 1_000, "Max steps"), seed_box(seed)
-            buttons = start_and_stop("Estimate")
+            steps, seeds = shared.slider(1, MAX_STEPS, 1_000, "Max steps"), shared.seed_box(seed)
+            buttons = shared.start_and_stop("Estimate")
         with gr.Column(scale=2, min_width=320):
-            text = text_box("Estimate", 8)
-            outputs = [plot_box("Log ratios"), text, metrics_box()]
+            text = shared.text_box("Estimate", 8)
+            outputs = [shared.plot_box("Log ratios"), text, shared.metrics_box()]
     inputs = [task, num_rows, seeds]
-    event = start_by(buttons, mi, [*data, steps, seeds], outputs, "research")
+    event = shared.start_by(buttons, mi, [*data, steps, seeds], outputs, "research")
     actions = [a for file in data for a in (file.upload, file.clear, file.delete)]
-    clear_on([draw.click, *actions], [event], outputs)
+    shared.clear_on([draw.click, *actions], [event], outputs)
     # after clear_on, because the page dispatches the events of a click in this order, and an
     # estimate may start as soon as the new files arrive
     draw.click(mi_example, inputs, data, api_name="mi_example")
-    app.load(mi_example, inputs, data, **AT_ONCE)
+    app.load(mi_example, inputs, data, **shared.AT_ONCE)

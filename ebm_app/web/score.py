@@ -1,54 +1,28 @@
 """Score tab: how likely is an image, is it unusual, and where?"""
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gradio as gr
-import numpy as np
-import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.anomaly.detector import AnomalyDetector
+from ebm_app.anomaly.verdict import examine, verdict
 from ebm_app.data.levels import to_display
+from ebm_app.evaluation.drawings import prepare_drawing, read_upload
 from ebm_app.evaluation.plots import plot_over
-from ebm_app.likelihood import ESTIMATORS
+from ebm_app.evaluation.scoring import mean_likelihood
 from ebm_app.likelihood.amortised import Amortised
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
-from ebm_app.utils.tensors import standard_error
 
-from . import compare, idea
+from . import compare, idea, shared
 from .models import Models
-from .shared import (
-    NewestRun,
-    clear_on,
-    of_kind,
-    picture,
-    plot_box,
-    render,
-    slider,
-    text_box,
-)
-from .uploads import (
-    EMPTY,
-    add_examples,
-    black_canvas,
-    prepare_drawing,
-    read_canvas,
-    read_upload,
-)
+from .uploads import EMPTY, add_examples, black_canvas, read_canvas
 
 MAX_REPEATS = 64
 #: Dequantisation draws of the first estimate, and of each refinement
 FIRST, MORE = 1, 4
-#: p-values up to which an image is called unusual and very unusual. A detector with n calibration
-#: images gives no p below 1 / (n + 1), so it never calls an image very unusual if n < 49.
-UNUSUAL, VERY_UNUSUAL = 0.1, 0.02
-NO_DETECTOR = "No verdict: this model has no anomaly detector. Fit one and save it in its folder."
-#: Names of the thirds of an image
-ROWS, COLUMNS = ("upper", "", "lower"), ("left", "", "right")
 #: Id of the tab for uploads
 UPLOAD = "upload"
 NO_IMAGE = "There is no image. Upload one, or click on an example."
@@ -88,7 +62,7 @@ class Scorer:
     """Endpoints of the tab. A visitor's new image stops the score of the previous one."""
 
     def __init__(self, models: Models, seed: int) -> None:
-        self.models, self.seed, self.newest = models, seed, NewestRun()
+        self.models, self.seed, self.newest = models, seed, shared.NewestRun()
 
     def score(
         self, model: str, image: str | None, repeats: int, request: gr.Request | None = None
@@ -126,7 +100,7 @@ def score_image(
     """Yield the image and an amortised likelihood, if the model has one, then the verdict with the
     class and the map, then the likelihood by the model's default estimator, averaged over a
     growing number of dequantisation draws, up to ``repeats``."""
-    outputs = ScoreOutputs(render(image, 256), "Computing", image=image)
+    outputs = ScoreOutputs(shared.render(image, 256), "Computing", image=image)
     yield outputs
     ebm, detector = models.load(model), models.detector(model)
     if Amortised.supports(ebm.density):
@@ -168,79 +142,6 @@ def score_image(
         yield outputs._replace(answer="\n".join(lines), metrics=metrics)
 
 
-def mean_likelihood(
-    draws: list[Likelihood], estimator: str, num_dims: int
-) -> dict[str, float | int]:
-    """Return the mean log-likelihood of one image over dequantisation draws, in nats and in bits
-    per dim, each with its standard error, which is NaN for a single draw.
-
-    Args:
-        draws: results for copies of the same image.
-        estimator: name of the estimator. If its error is deterministic, and so shared by all
-            draws, the error is added in quadrature to the standard error of the mean.
-        num_dims: number of dimensions of the image.
-    """
-    log_prob = torch.cat([draw.log_prob for draw in draws])
-    errors = torch.cat([draw.error for draw in draws])
-    error = standard_error(log_prob) if len(log_prob) > 1 else torch.tensor(math.nan)
-    if not ESTIMATORS[estimator].error_is_drawn:
-        error = error.hypot(errors.double().square().mean().sqrt())
-    nats = log_prob.mean()
-    return {
-        "log_prob": nats.item(),
-        "log_prob_error": error.item(),
-        "bits_per_dim": to_bits_per_dim(nats, num_dims).item(),
-        "bits_error": -to_bits_per_dim(error, num_dims).item(),
-        "repeats": len(log_prob),
-        "nfe": draws[0].nfe,
-    }
-
-
-def examine(detector: AnomalyDetector, image: Tensor) -> tuple[dict[str, Any], np.ndarray]:
-    """Return a summary of an image (1, C, H, W) in [0, 1], and its anomaly map (H, W).
-
-    The summary has the p-value, the percentile of the likelihood among held-out images, and the
-    position of the maximum of the map (None for a blank image).
-    """
-    finding = detector.examine(image)
-    is_blank = bool(image.min() == image.max())
-    facts = {
-        "p_value": finding.p_value.item(),
-        "percentile": 100 * finding.p_values["likelihood"].item(),
-        "most_unusual": None if is_blank else place_of(finding.maps[0]),
-    }
-    return facts, finding.maps[0]
-
-
-def verdict(facts: dict[str, Any]) -> str:
-    """Return the verdict on an image as text, with its p-value.
-
-    >>> verdict({"p_value": 0.64, "percentile": 50.0, "most_unusual": "left", "class": 7})
-    'Usual 7: 64 percent of held-out images are at least as unusual (p = 0.64).'
-
-    Args:
-        facts: summary by ``examine``, and the most probable class or None.
-    """
-    if (p := facts["p_value"]) is None:
-        return NO_DETECTOR
-    kind = "image" if facts["class"] is None else facts["class"]
-    share = f"{100 * p:.2g} percent of held-out images are at least as unusual (p = {p:.2g})"
-    if p > UNUSUAL:
-        return f"Usual {kind}: {share}."
-    word = "Very unusual" if p <= VERY_UNUSUAL else "Unusual"
-    if (place := facts["most_unusual"]) is None:
-        return f"{word}, a blank image: {share}."
-    simple = ", and simpler than all of them" if facts["percentile"] == 100 else ""
-    return f"{word}, mostly at the {place}: {share}{simple}."
-
-
-def place_of(excess: np.ndarray) -> str:
-    """Return the position of the maximum of a map (H, W) in words."""
-    row, column = divmod(int(excess.argmax()), excess.shape[1])
-    names = ROWS[3 * row // excess.shape[0]], COLUMNS[3 * column // excess.shape[1]]
-    return " ".join(filter(None, names)) or "middle"
-
-
 def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.Tabs]:
     """Add the tab and its endpoints /score and /score_drawing to the page. Return the upload
     component and the tabs that contain it."""
@@ -263,18 +164,18 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
                 add_examples(upload, model, models)
                 gr.Markdown(FORMATS)
         with gr.Column(min_width=300):
-            text = text_box("Answer", 4, "Draw or upload an image.", elem_id="answer")
+            text = shared.text_box("Answer", 4, "Draw or upload an image.", elem_id="answer")
             classes = gr.Label(label="Class", num_top_classes=3, elem_classes="hide-empty")
-            where = plot_box("Unusual regions", elem_classes=["hide-empty", "photos"])
+            where = shared.plot_box("Unusual regions", elem_classes=["hide-empty", "photos"])
             alt_text = "The image after resizing and rounding to the model's levels"
             with gr.Accordion("Details", open=False):
-                seen = picture("As the model sees it", alt_text, 256)
+                seen = shared.picture("As the model sees it", alt_text, 256)
                 info = "dequantisation draws; more draws give a smaller error"
-                repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=info)
+                repeats = shared.slider(2, MAX_REPEATS, 16, "Repeats", info=info)
                 metrics = gr.JSON(label="Metrics")
     outputs = list(ScoreOutputs(seen, text, where, classes, metrics, gr.State()))
     scorer = Scorer(models, seed)
-    options = {"show_progress": "hidden", "trigger_mode": "multiple", **of_kind("score")}
+    options = {"show_progress": "hidden", "trigger_mode": "multiple", **shared.of_kind("score")}
     # After the first stroke the canvas sends only input. After later ones it may send input with
     # the strokes before, then change with all of them.
     triggers, inputs = [drawing.input, drawing.change], [model, drawing, repeats]
@@ -283,5 +184,5 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     events = [scored, drawn]
     explained = idea.build(models, model, events, outputs[-1])
     compare.build(models, model, events, outputs[-1], metrics)
-    clear_on([model.input], events, [*outputs, *explained])
+    shared.clear_on([model.input], events, [*outputs, *explained])
     return upload, sources

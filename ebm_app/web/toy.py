@@ -2,43 +2,28 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import gradio as gr
-import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter
-from torch import Tensor
 
 from ebm_app.ratios.methods import TimeScoreRatio, methods_of
-from ebm_app.ratios.pairs import DensityPair
-from ebm_app.ratios.planes import TIMES, Planes, density_planes
+from ebm_app.ratios.planes import Planes, density_planes
+from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
 from ebm_app.ratios.problems import TEST, TOY_PROBLEMS, VALIDATION, EvaluationPoints, train
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 
-from .shared import (
-    AT_ONCE,
-    metrics_box,
-    plot_box,
-    progress,
-    seed_box,
-    slider,
-    start_and_stop,
-    start_by,
-    text_box,
-)
+from . import shared
 
 MAX_ITERATIONS, MIN_RATE, MAX_RATE = 5_000, 1e-5, 0.1
 #: Points at which the estimate is compared with the true log ratio
 NUM_POINTS = 600
 #: Max steps between evaluations. A stopped run ends at the next one.
 EVAL_EVERY = 50
-#: Width of a plot in inches, narrow enough for a phone, and dots per inch
-WIDTH, DPI = 4.2, 130
 OBJECTIVES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
 WEIGHTINGS = {
     "uniform": "uniform weighting",
@@ -122,7 +107,7 @@ def toy(
     for state in train(chosen, method, seed, learning_rate, points, device):
         curve.append((state.step, state.metrics["error"]))
         facts = {"step": state.step, "best_step": state.best_step}
-        head = progress(state.step, iterations)
+        head = shared.progress(state.step, iterations)
         yield outputs(head, state.ratio, points, {**facts, "points": "validation"})
     facts, planes = {**facts, "points": "test"}, None
     if pair.dim == 2:
@@ -165,69 +150,6 @@ def result_text(metrics: Mapping[str, Any]) -> str:
     )
 
 
-def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
-    """Plot draws of both densities in the first two coordinates."""
-    figure = Figure(figsize=(WIDTH, 3.2), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    generator = make_generator("cpu", 0, VALIDATION)
-    for draws, label, marker, color in (
-        (pair.p0.sample(num, generator), "$p_0$, reference", "o", "0.6"),
-        (pair.p1.sample(num, generator), "$p_1$, data", "x", "C0"),
-    ):
-        axes.plot(*draws[:, :2].T.numpy(), ls="", marker=marker, ms=3, color=color, label=label)
-    axes.set(xlabel="first coordinate", ylabel="second coordinate", aspect="equal")
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
-    return figure
-
-
-def plot_trial(
-    curve: Sequence[tuple[int, float]], truth: Tensor, estimate: Tensor, title: str
-) -> Figure:
-    """Plot the squared error in nats^2 by step, and estimated against true log ratios."""
-    figure = Figure(figsize=(WIDTH, 5.1), dpi=DPI, layout="constrained")
-    figure.suptitle(title, x=0.02, ha="left", fontsize="small")
-    error, ratio = figure.subplots(2, height_ratios=(2, 3))
-    error.semilogy(*zip(*curve, strict=True), color="C1", marker=".", ms=4)
-    error.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    # at least two decades, without minor labels, which would overlap
-    low, high = np.log10(error.get_ylim())
-    error.set_ylim(10 ** np.floor(low), 10 ** np.ceil(high))
-    error.yaxis.set_minor_formatter(NullFormatter())
-    truth, estimate = truth.cpu().numpy(), estimate.cpu().numpy()
-    margin = 0.1 * np.ptp(truth)
-    limits = truth.min() - margin, truth.max() + margin
-    # points outside the frame are drawn on its edge
-    ratio.plot(truth, estimate.clip(*limits), ls="", marker=".", ms=3, alpha=0.5, color="C0")
-    ratio.plot(limits, limits, color="black", ls="--", lw=1, label="exact")
-    ratio.set(xlim=limits, ylim=limits)
-    ratio.legend(fontsize="small", loc="upper left")
-    error.set_title("squared error, nats², by step", fontsize="small")
-    ratio.set_title("estimated against true log ratio, nats", fontsize="small")
-    return figure
-
-
-def plot_planes(planes: Planes) -> Figure:
-    """Plot the draws, the learned density and the time score at ``TIMES``, a column each.
-
-    The time score is blue where p_t decreases in t and red where it increases.
-    """
-    figure = Figure(figsize=(WIDTH, 2.9), dpi=DPI, layout="constrained")
-    rows = figure.subplots(3, len(TIMES))
-    half = np.quantile(abs(planes.time_scores), 0.95)
-    signed = {"cmap": "RdBu_r", "vmin": -half, "vmax": half}
-    labels = ("draws", "learned", "time score")
-    for axes, values, label in zip(rows, planes[1:], labels, strict=True):
-        axes[0].set_ylabel(label, fontsize="small")
-        for column, time_, value, drawn in zip(axes, TIMES, values, planes.drawn, strict=True):
-            density = {"cmap": "magma", "vmin": 0, "vmax": drawn.max()}
-            colours = signed if label == "time score" else density
-            column.imshow(value, origin="lower", extent=planes.limits, **colours)
-            column.set(xticks=[], yticks=[])
-            if label == "draws":
-                column.set_title(f"t = {time_:g}", fontsize="small")
-    return figure
-
-
 def build(seed: int, device: str) -> None:
     """Add the tab and its endpoint /toy to the page."""
     gr.Markdown(HINT)
@@ -243,30 +165,30 @@ def build(seed: int, device: str) -> None:
             method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method")
             bounds = {"minimum": MIN_RATE, "maximum": MAX_RATE, "step": 1e-4}
             rate = gr.Number(1e-2, label="Learning rate", **bounds)
-            iterations = slider(1, MAX_ITERATIONS, 600, "Iterations")
-            seeds = seed_box(seed)
-            buttons = start_and_stop("Train")
+            iterations = shared.slider(1, MAX_ITERATIONS, 600, "Iterations")
+            seeds = shared.seed_box(seed)
+            buttons = shared.start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
-            text = text_box("Run", 3)
-            densities = plot_box("Densities p_t and time score")
-            plot = plot_box("Log ratio", value=plot_pair(PROBLEMS[first].pair))
-            outputs = [plot, text, densities, metrics_box()]
+            text = shared.text_box("Run", 3)
+            densities = shared.plot_box("Densities p_t and time score")
+            plot = shared.plot_box("Log ratio", value=plot_pair(PROBLEMS[first].pair))
+            outputs = [plot, text, densities, shared.metrics_box()]
 
     def select_path(problem: str) -> dict[str, Any]:
         names = paths_of(problem)
         return gr.update(choices=[(PATHS[name][0], name) for name in names], value=names[0])
 
     inputs = [problem, path, method, rate, iterations, seeds]
-    event = start_by(buttons, toy, inputs, outputs, "research", device=device)
-    problem.change(select_path, problem, path, **AT_ONCE)
+    event = shared.start_by(buttons, toy, inputs, outputs, "research", device=device)
+    problem.change(select_path, problem, path, **shared.AT_ONCE)
     # not path.change, which a new problem also triggers
     triggers = [problem.change, path.input, method.input]
-    gr.on(triggers, None, cancels=[event], **AT_ONCE)
+    gr.on(triggers, None, cancels=[event], **shared.AT_ONCE)
     # show draws of the problem instead of an outdated result
     gr.on(
         triggers,
         lambda name: [plot_pair(PROBLEMS[name].pair), "", None, None],
         problem,
         outputs,
-        **AT_ONCE,
+        **shared.AT_ONCE,
     )

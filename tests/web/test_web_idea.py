@@ -6,9 +6,10 @@ from conftest import digit
 
 from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
+from ebm_app.evaluation.trace import NUM_TIMES, plot_trace, trace
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.dequantisation import noise_for
-from ebm_app.web.idea import NUM_TIMES, plot_trace, show_time, trace
+from ebm_app.web.idea import show_time
 
 
 @pytest.fixture(scope="module")

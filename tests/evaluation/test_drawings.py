@@ -8,6 +8,7 @@ from PIL import Image
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.pictures import to_uint8
+from ebm_app.evaluation import drawings
 from ebm_app.folders import BUNDLED
 from ebm_app.web import uploads
 
@@ -19,7 +20,7 @@ def read(tmp_path):
     """Return a function that converts pixels by way of a file."""
 
     def read(pixels, config):
-        return uploads.read_upload(save_picture(tmp_path / "picture.png", pixels), config)
+        return drawings.read_upload(save_picture(tmp_path / "picture.png", pixels), config)
 
     return read
 
@@ -29,7 +30,7 @@ def prepare():
     """Return a function that converts a drawing."""
 
     def prepare(ink, config):
-        return uploads.prepare_drawing(Image.fromarray(ink.astype(np.uint8)), config)[0, 0]
+        return drawings.prepare_drawing(Image.fromarray(ink.astype(np.uint8)), config)[0, 0]
 
     return prepare
 
@@ -58,7 +59,7 @@ def test_upload_is_cropped_averaged_and_rounded(read):
 
 
 def test_images_that_fit_are_unchanged(read, tmp_path):
-    image, note = uploads.read_upload(save_digit(tmp_path / "digit.png"), GREY)
+    image, note = drawings.read_upload(save_digit(tmp_path / "digit.png"), GREY)
     assert torch.equal(image, digit()) and not note
     levels = np.random.RandomState(0).randint(0, 256, (28, 28))
     for factor in (1, 3):
@@ -69,11 +70,11 @@ def test_images_that_fit_are_unchanged(read, tmp_path):
 
 def test_unsuitable_images_raise(read, tmp_path):
     clear = save_picture(tmp_path / "clear.png", np.zeros((9, 9, 4)))
-    assert "transparent" in error_of(uploads.read_upload, clear, GREY)
+    assert "transparent" in error_of(drawings.read_upload, clear, GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
     assert "2 channels" in error_of(read, strokes(), two)
     ink = Image.fromarray(strokes().astype(np.uint8))
-    assert error_of(uploads.prepare_drawing, ink, COLOUR) == uploads.NO_COLOUR
+    assert error_of(drawings.prepare_drawing, ink, COLOUR) == drawings.NO_COLOUR
     for empty in (None, {"composite": None}, {"composite": ink}):
         assert uploads.read_canvas(empty) is None
 
@@ -81,19 +82,19 @@ def test_unsuitable_images_raise(read, tmp_path):
 def test_dark_digit_on_light_is_inverted_exactly(read):
     levels = to_uint8(digit())[0, ..., 0].repeat(10, 0).repeat(10, 1)
     image, notes = read(255 - levels, GREY)
-    assert torch.equal(image, digit()) and notes[0] == uploads.INVERTED
+    assert torch.equal(image, digit()) and notes[0] == drawings.INVERTED
     white, notes = read(np.full((8, 8), 255), GREY)
     assert white.min() == 1 and not notes
     image, notes = read(np.full((4, 8), 200) - np.eye(4, 8) * 150, COLOUR)
-    assert uploads.INVERTED not in notes  # only for data sets of digits
+    assert drawings.INVERTED not in notes  # only for data sets of digits
 
 
 def test_compression_noise_is_noted(tmp_path):
     example = Image.open(BUNDLED / "mnist" / "example_4.png").resize((28, 28), 0)
     for suffix, noted in (("png", False), ("jpeg", True)):
         example.save(tmp_path / f"digit.{suffix}", quality=90)
-        _, notes = uploads.read_upload(tmp_path / f"digit.{suffix}", MNIST)
-        assert notes == [uploads.COMPRESSED] * noted
+        _, notes = drawings.read_upload(tmp_path / f"digit.{suffix}", MNIST)
+        assert notes == [drawings.COMPRESSED] * noted
 
 
 def test_drawing_is_scaled_like_the_digits(prepare):
