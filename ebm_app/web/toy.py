@@ -23,7 +23,7 @@ MAX_ITERATIONS, MIN_RATE, MAX_RATE = 5_000, 1e-5, 0.1
 #: Points at which the estimate is compared with the true log ratio
 NUM_POINTS = 600
 #: Max steps between evaluations. A stopped run ends at the next one.
-EVAL_EVERY = 50
+EVAL_EVERY = 100
 OBJECTIVES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
 WEIGHTINGS = {
     "uniform": "uniform weighting",
@@ -102,7 +102,7 @@ def toy(
         PROBLEMS[problem],
         methods=methods_of(sigma),
         iterations=iterations,
-        eval_every=min(EVAL_EVERY, math.ceil(iterations / 10)),
+        eval_every=min(EVAL_EVERY, math.ceil(iterations / 6)),
     )
     for state in train(chosen, method, seed, learning_rate, points, device):
         curve.append((state.step, state.metrics["error"]))

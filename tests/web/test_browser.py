@@ -113,8 +113,8 @@ def test_generated_image_is_scored_without_a_change(visit, models):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_drawing_is_scored_when_the_pen_lifts(visit, models, width):
     page = visit(width=width)
+    text_of(page, "Answer", "^The canvas is empty")  # the canvas is ready
     canvas = page.locator("canvas:visible").first
-    canvas.wait_for(timeout=WAIT)
     box = canvas.bounding_box()
     assert box["y"] + box["height"] <= 900  # in the first screen
     press(page, "Details")
