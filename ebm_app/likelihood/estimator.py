@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
+from scipy.special import ndtr, stdtrit
 from torch import Tensor
 
 from ebm_app.likelihood.dequantisation import Cells, Dequantiser
@@ -21,8 +22,8 @@ class Estimator(ABC):
 
     Attributes:
         needs: protocol or density class that a model must implement.
-        error_is_drawn: whether the error comes only from random draws that differ between
-            examples, so that the spread over examples includes it.
+        error_is_drawn: whether the error comes mainly from random draws that differ between
+            points, so that the spread over draws of the dequantiser includes it.
     """
 
     needs: ClassVar[type]
@@ -82,7 +83,10 @@ class PointEstimator(Estimator):
 
 
 def error_over_draws(values: Tensor) -> Tensor:
-    """Return the standard error (B,) of the mean of independent draws (K, B); NaN for K = 1."""
-    if len(values) < 2:
+    """Return the error (B,) of the mean of K independent draws (K, B), within which it is with
+    probability 0.68: the standard error times a quantile of Student's t distribution. NaN for K =
+    1."""
+    num = len(values)
+    if num < 2:
         return torch.full_like(values[0], math.nan)
-    return values.std(0, unbiased=True) / math.sqrt(len(values))
+    return values.std(0, unbiased=True) * (stdtrit(num - 1, ndtr(1)) / math.sqrt(num))

@@ -97,6 +97,7 @@ class PathIntegral(PointEstimator):
     seed: Seed = 0
 
     needs: ClassVar[type] = SteinHeadDensity
+    error_is_drawn: ClassVar[bool] = True
 
     @torch.no_grad()
     def __call__(self, model: SteinHeadDensity, x: Tensor, t: float) -> LogDensityEstimate:

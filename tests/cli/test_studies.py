@@ -114,3 +114,12 @@ def test_autoregressive_script_learns_digits(script, tmp_path):
     shares = levels.flatten().bincount() / levels.numel()
     entropy = torch.special.entr(shares).sum().item() / math.log(2)
     assert 1 < answer["bits_per_dim"] < entropy - 0.05 and answer["num_images"] == len(levels)
+
+
+def test_errors_are_compared_with_the_spread(folder, script, tmp_path):
+    flags = "--estimator elbo path_integral --limit 6 --num_seeds 8 --repeats 1".split()
+    flags += ["--device", "cpu", "--output_dir", str(tmp_path)]
+    table = script("evaluate/errors.py").main([str(folder / "grey"), *flags])["table"]
+    assert [row["estimator"] for row in table] == ["elbo", "path_integral"]
+    for row in table:
+        assert 0.4 < row["covered"] < 1 and 0.5 < row["error"] / row["spread"] < 4

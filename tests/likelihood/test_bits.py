@@ -9,6 +9,7 @@ from exact import ExactModel, generator, two_modes, uniform
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.bits import likelihood_of
 from ebm_app.likelihood.dequantisation import Cells, UniformDequantisation
+from ebm_app.likelihood.estimator import error_over_draws
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
 from ebm_app.spaces import PixelSpace
@@ -52,7 +53,14 @@ def test_repeats_are_averaged_and_components_sum():
         mean = torch.stack([getattr(s, name) for s in single]).mean(0)
         assert torch.allclose(getattr(whole, name), mean, rtol=1e-10)
     values, errors = (torch.stack([s[i] for s in single]) for i in (0, 2))
-    error = (values.var(0) / 3 + errors.mean(0).square()).sqrt()  # of the draws and of the rule
+    error = error_over_draws(values).hypot(errors.mean(0))  # of the draws and of the rule
     assert torch.allclose(whole.error, error, rtol=1e-10)
     assert [s.nfe for s in single] == [12, 12, 12] and whole.nfe == 36
     assert torch.allclose(sum_except_batch(whole.components), whole.log_prob, rtol=1e-10)
+
+
+@pytest.mark.parametrize("num", [2, 3, 8])
+def test_error_of_few_draws_covers_68_of_100_repeats(num):
+    values = torch.randn(num, 20_000, generator=generator()).double()
+    covered = (values.mean(0).abs() <= error_over_draws(values)).double().mean().item()
+    assert covered == pytest.approx(0.6827, abs=0.01)  # three binomial errors
