@@ -2,7 +2,8 @@
 
 ebm train --space ambient --dataset mnist --output_dir runs/mnist
 
-The recipe of the data set replaces some defaults. --dry_run prints the settings of the run.
+The recipe of the data set replaces some defaults. --dry_run prints the settings of the run,
+its time and its memory on this machine.
 """
 
 import json
@@ -17,7 +18,7 @@ from ebm_app.cli.command_line import explicit, parse
 from ebm_app.cli.names import NAMES, check_name
 from ebm_app.cli.run_flags import DataFlags, restore, resume, run_options
 from ebm_app.config import Settings
-from ebm_app.training.plan import RunOptions, complete, flags_on_resume
+from ebm_app.training.plan import RunOptions, flags_on_resume
 from ebm_app.utils.fields import advanced, configuration, setting
 from ebm_app.utils.files import read_json
 
@@ -30,7 +31,7 @@ class Arguments(Settings, RunOptions, DataFlags):
     flow: str | None = setting(
         "folder of a flow from train/flow.py; train in its latent space", None
     )
-    dry_run: bool = setting("print the settings and the cost of the network, then exit", False)
+    dry_run: bool = setting("print the settings, time and memory of the run, then exit", False)
     config: Path | None = advanced("run.json to take settings from; flags override them", None)
     init_from: str | None = advanced(
         "model that initialises the weights: folder, bundled name or hub id", None
@@ -54,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.launch import latent_flow, launch
     from ebm_app.training.recipes import network_cost
     from ebm_app.training.settings import record_settings, resolve
+    from ebm_app.training.timing import dry_run
 
     flags = explicit(args, argv, Settings)
     if resumed:
@@ -67,11 +69,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         digest = image_digest(data.train, data.labels[0] if ebm_config.num_classes else None)
         if file["data"] != {"digest of the images": digest}:
             print(f"warning: The images differ from those of {args.config}.", file=sys.stderr)
-    if args.dry_run:
-        if config.max_train_steps is not None:
-            config = complete(config, config.max_train_steps)
-        cost = {"cost_of_an_image": network_cost(ebm_config)}
-        print(json.dumps(record_settings(ebm_config, config) | cost, indent=2))
-        return None
     task = partial(EBMTask, ebm_config=ebm_config, data=data, flow=flow)
+    if args.dry_run:
+        config, cost = dry_run(config, args.device, task)
+        costs = {"cost_of_an_image": network_cost(ebm_config), "cost_on_this_machine": cost}
+        print(json.dumps(record_settings(ebm_config, config) | costs, indent=2))
+        return None
     return launch(config, run_options(args), task)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from accelerate import Accelerator
 
 from ebm_app.config import LoopConfig
@@ -45,6 +46,14 @@ class MetricsLog:
                 os.fsync(file.fileno())
         if self.config.report_to != "jsonl":
             self.accelerator.log(numbers, step=step)
+
+    def draw(self, step: int, name: str, image: np.ndarray) -> None:
+        """Send an image (H, W, C) uint8 to TensorBoard and Weights & Biases."""
+        for tracker in self.accelerator.trackers:
+            if tracker.name == "tensorboard":
+                tracker.log_images({name: image[None]}, step, dataformats="NHWC")
+            elif tracker.name == "wandb":
+                tracker.log_images({name: [image]}, step)
 
 
 def read_metrics(path: Path) -> list[Row]:

@@ -5,11 +5,14 @@ learning rates are a function of the step, and the run can be repeated from its 
 """
 
 import math
+import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from accelerate.utils import broadcast_object_list
 from tqdm.auto import tqdm
 
@@ -17,6 +20,7 @@ from ebm_app.config import LoopConfig
 from ebm_app.training.plan import NUM_VALIDATIONS, complete
 from ebm_app.training.tasks import Task
 from ebm_app.training.trainer import Trainer
+from ebm_app.utils.processes import make_accelerator
 
 #: Steps before the measurement, for compilation and memory allocation
 WARMUP_STEPS = 2
@@ -26,6 +30,8 @@ MIN_STEPS, MEASURED_SHARE = 3, 0.02
 VALIDATION_SHARE, VALIDATIONS_SHARE = 0.05, 0.15
 #: Numbers of validation images with which the time of a validation is measured
 FEW_IMAGES = (2, 4)
+#: Length in seconds for which a dry run measures the costs
+MEASURED_BUDGET = 60.0
 #: Number of steps of the measured run, for its learning rates
 UNPLANNED_STEPS = 10**6
 
@@ -63,6 +69,37 @@ def plan_by_time(task: Task, config: LoopConfig, began: float) -> LoopConfig:
             file=sys.stderr,
         )
     return config
+
+
+def dry_run(
+    config: LoopConfig, device: str, build: Callable[..., Task]
+) -> tuple[LoopConfig, dict[str, float]]:
+    """Measure a few steps and a validation on this machine, without writing files.
+
+    Returns:
+        The complete settings of the run, and its cost: seconds per step and per validation,
+        minutes in total, and the peak memory in GiB.
+    """
+    accelerator = make_accelerator(config.mixed_precision, device, dynamo_backend=config.compile)
+    task = build(accelerator, config=config)
+    costs = measure(Trainer(task, complete(config, UNPLANNED_STEPS)), MEASURED_BUDGET)
+    if config.max_train_steps is None:
+        budget = 60 * config.max_train_minutes
+        config = plan(config, costs, budget, budget)
+    config = complete(config, config.max_train_steps)
+    num_images = min(config.validation_images, len(task.data.validation))
+    validation = costs.validation + num_images * costs.image
+    count = math.ceil(config.max_train_steps / config.validation_steps)
+    if accelerator.device.type == "cuda":
+        memory = torch.cuda.max_memory_allocated()
+    else:
+        memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return config, {
+        "seconds_per_step": costs.step,
+        "seconds_per_validation": validation,
+        "minutes": (config.max_train_steps * costs.step + count * validation) / 60,
+        "peak_memory_gib": memory / 2**30,
+    }
 
 
 def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> LoopConfig:

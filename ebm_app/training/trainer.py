@@ -176,7 +176,7 @@ class Trainer:
         if is_done or not self._is_due(self.config.validation_steps):
             return
         is_main = self.accelerator.is_main_process
-        with self.averaged_weights() as model:
+        with self.averaged_weights() as model, self.signals.checked_by_modules():
             model.eval()
             metrics = self.task.validate()
             self._check_finite(torch.tensor([metrics["validation_loss"]]), "validation loss")
@@ -189,8 +189,9 @@ class Trainer:
                     model.save_pretrained(self.output_dir)
             if is_main and self.config.num_preview_images:
                 images = model.sample(self.config.num_preview_images, seed=self.config.seed)
-                name = f"step-{self.now.step:06d}.png"
-                save_image(image_grid(images), self.output_dir / PREVIEWS / name)
+                name, grid = f"step-{self.now.step:06d}.png", image_grid(images)
+                save_image(grid, self.output_dir / PREVIEWS / name)
+                self.metrics.draw(self.now.step, PREVIEWS, grid)
         self.accelerator.wait_for_everyone()
 
     def _is_due(self, period: int) -> bool:

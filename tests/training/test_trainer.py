@@ -1,6 +1,8 @@
 """The training loop: exact resumes, batches that depend on the step only, failures."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +21,7 @@ from ebm_app.training.plan import CONSTANT
 from ebm_app.training.settings import resolve
 from ebm_app.training.state import load
 from ebm_app.training.trainer import Trainer
+from ebm_app.utils.errors import Interrupted
 from ebm_app.utils.processes import make_accelerator
 
 SETTINGS = {name: value for name, value in SMALL.items() if name != "device"}
@@ -38,6 +41,28 @@ def make_trainer(data: ImageData, folder: Path, **changes: object) -> Trainer:
     accelerator = make_accelerator("no", "cpu")
     task = EBMTask(accelerator, ebm_config, config, data)
     return Trainer(task, config, folder)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(EBM, "sample"), (EBMTask, "bits")])
+def test_signal_ends_a_validation_at_the_next_network_call(
+    data, tmp_path, monkeypatch, owner, name
+):
+    run = make_trainer(data, tmp_path / "run", validation_steps=2, num_preview_images=2)
+    original, calls = getattr(owner, name), []
+
+    def interrupted(*args, **options):
+        run.task.model.model.register_forward_pre_hook(lambda *_: calls.append(name))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **options)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(Interrupted) as stop:
+        run.fit()
+    assert calls == [] and stop.value.saved == run.folder(2)
+    monkeypatch.undo()
+    again = make_trainer(data, tmp_path / "run", validation_steps=2, num_preview_images=2)
+    load(again, stop.value.saved)
+    assert again.fit()["steps"] == 8
 
 
 @pytest.fixture(scope="module")
