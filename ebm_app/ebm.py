@@ -196,8 +196,8 @@ class EBM(DensityModel):
             seed: seed of the initial noise and of the sampler.
             labels: class labels, for a class-conditional model: one for all images, several used
                 in turn, or "random".
-            guidance: guidance scale, see ``LabelledModel``. 1 samples from p(x | label), larger
-                values give clearer and less varied images.
+            guidance: guidance scale, see ``PathDensity.conditioned_on``. 1 samples from
+                p(x | label), larger values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It affects the
                 noise that the sampler adds, but not the initial noise.
             return_log_prob: also return the log densities (num_images,), in nats, of the points

@@ -167,10 +167,11 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
     net = kind((net_channels, height, width), out_channels, config.net, num_classes)
     if config.net_input == "x":
         net = Decoded(net, space.decode, channels)
-    path = build_path(config)
+    path, switch = build_path(config), None
     if config.early:
         early = EarlyNet(config.image_shape, out_channels, config.early, config.num_classes)
-        net = SplitNet(early, net, switch_time(config, path))
+        switch = switch_time(config, path)
+        net = SplitNet(early, net, switch)
     inputs = {name: getattr(config, name) for name in INPUTS}
     if config.prediction == ENERGY:
         model = EnergyModel(net, path, config.eps, **inputs)
@@ -180,7 +181,7 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
             f"The prediction levels needs the ambient space, got {config.space}. Use moments."
         )
     stein_channels = channels if config.stein_head else 0
-    outputs = (config.prediction, stein_channels, config.num_levels)
+    outputs = (config.prediction, stein_channels, config.num_levels, switch)
     return density_of(TimeScoreModel(net, path, config.eps, *outputs, **inputs), config.num_nodes)
 
 

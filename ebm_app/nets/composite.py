@@ -53,10 +53,6 @@ class EarlyNet(nn.Module):
         shape = (self.channels * pixels, height // config.patch, width // config.patch)
         self.net = UNet(shape, out_channels * pixels, config.net, num_classes)
 
-    def uses_labels(self, t: Tensor) -> bool:
-        """Return whether labels change the output at any of the times t (B,)."""
-        return self.net.uses_labels(t)
-
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         """Evaluate the network. Arguments are those of ``UNet``."""
         patches = pixel_unshuffle(x[:, : self.channels], self.patch)
@@ -69,14 +65,6 @@ class SplitNet(nn.Module):
     def __init__(self, early: nn.Module, late: nn.Module, switch: float) -> None:
         super().__init__()
         self.early, self.late, self.switch = early, late, switch
-
-    def uses_labels(self, t: Tensor) -> bool:
-        """Return whether labels change the output at any of the times t (B,)."""
-        is_early = t < self.switch
-        return any(
-            net.uses_labels(t) and rows.any().item()
-            for net, rows in ((self.early, is_early), (self.late, ~is_early))
-        )
 
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         """Evaluate each row with the network for its time. Arguments are those of ``UNet``."""
@@ -116,10 +104,6 @@ class Decoded(nn.Module):
     def last_layer(self) -> nn.Conv2d:
         """Last convolution of the network."""
         return self.net.last_layer
-
-    def uses_labels(self, t: Tensor) -> bool:
-        """Return whether labels change the output at any of the times t (B,)."""
-        return self.net.uses_labels(t)
 
     def forward(self, u: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         """Map u (B, C + further channels, H, W) and t (B,) to the output of the network."""

@@ -1,14 +1,12 @@
-"""Class-conditional models p_t(x | y) for labels y, with classifier-free guidance."""
+"""Class labels of points."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ebm_app.nets.time_score import ModelOutput
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import NonNegative, PositiveInt, check_argument
+from ebm_app.utils.fields import PositiveInt, check_argument
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
@@ -16,42 +14,6 @@ from ebm_app.utils.tensors import as_tensor
 #: Value of ``labels`` for random labels with equal class frequencies
 RANDOM = "random"
 Labels = int | str | Sequence[int] | Tensor
-
-
-class LabelledModel(nn.Module):
-    r"""Time score and Stein score conditional on labels, with guidance g:
-
-        score = (1 - g) grad log p_t(x) + g grad log p_t(x | y).
-
-    g = 1 is the model of p(x | y). A larger g gives clearer and less varied images, but the guided
-    score is not the score of a density.
-
-    Args:
-        model: ``TimeScoreModel`` with a class-conditional network.
-        labels: (B,) int64.
-        guidance: guidance scale g.
-
-    Raises:
-        UserError: for guidance below 0.
-
-    Source: Ho and Salimans 2022, arXiv:2207.12598.
-    """
-
-    def __init__(self, model: Any, labels: Tensor, guidance: float = 1.0) -> None:
-        super().__init__()
-        self.model, self.labels = model, labels
-        self.guidance = check_argument(NonNegative, "guidance", guidance)
-        self.path, self.interval = model.path, model.interval
-
-    def forward(self, x: Tensor, t: Tensor) -> ModelOutput:
-        """Evaluate the model conditional on the labels. x (n B, *) has n batches of B points."""
-        labels = self.labels.to(x.device).repeat(len(x) // len(self.labels))
-        conditional = self.model(x, t, labels=labels)
-        if self.guidance == 1 or not self.model.uses_labels(t):
-            return conditional
-        unconditional = self.model(x, t)
-        score = torch.lerp(unconditional.score, conditional.score, self.guidance)
-        return conditional._replace(score=score)
 
 
 def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> Tensor:

@@ -86,10 +86,6 @@ class PathNetwork(nn.Module):
         time = self.time_input(self.path, self.interval, t).to(x.dtype)
         return self.net(self.features(x, t, condition), time, *labels)
 
-    def uses_labels(self, t: Tensor) -> bool:
-        """Return whether labels change the output at any of the times t (B,)."""
-        return self.net.uses_labels(self.time_input(self.path, self.interval, t))
-
     def features(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         r"""Concatenate x, along dimension 1, with g sin(2 pi f x) and g cos(2 pi f x) for each
         frequency f, and with the planes of the condition.
@@ -124,6 +120,7 @@ class TimeScoreModel(PathNetwork):
         stein_channels: number of last output channels (dimension 1) that are the Stein head h,
             with score = a_t x + b_t h; 0 for no head.
         num_levels: number of grey levels of the data, for the prediction "levels".
+        labels_end: time input from which the output does not depend on labels, or None.
         inputs: time_input, input_frequencies and condition_dim of ``PathNetwork``.
 
     Raises:
@@ -139,17 +136,24 @@ class TimeScoreModel(PathNetwork):
         prediction: str = "normalised",
         stein_channels: int = 0,
         num_levels: int = 256,
+        labels_end: float | None = None,
         **inputs: Any,
     ) -> None:
         super().__init__(net, path, eps, **inputs)
         self.prediction = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)]
         self.prediction.check(path, stein_channels > 0)
         self.stein_channels, self.num_levels = stein_channels, num_levels
+        self.labels_end = labels_end
 
     @property
     def predicts_variance(self) -> bool:
         """Whether the output includes the posterior variance of the target of the Stein head."""
         return self.prediction.needs_head
+
+    def uses_labels(self, t: Tensor) -> bool:
+        """Return whether labels change the output at any of the times t (B,)."""
+        end, time = self.labels_end, self.time_input(self.path, self.interval, t)
+        return end is None or bool((time < end).any())
 
     def forward(
         self,

@@ -73,10 +73,6 @@ class UNet(nn.Module):
         """Last convolution of the network."""
         return self.unet.conv_out
 
-    def uses_labels(self, t: Tensor) -> bool:
-        """Return whether labels change the output at any of the times t (B,)."""
-        return self.num_classes > 0
-
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         """Evaluate the network.
 

@@ -14,8 +14,8 @@ from ebm_app.data.images import load_images
 from ebm_app.likelihood.classes import ClassBounds
 from ebm_app.nets.composite import EarlyNet, SplitNet
 from ebm_app.nets.density import density_of
-from ebm_app.nets.labelled import LabelledModel, class_labels
-from ebm_app.nets.time_score import ModelOutput
+from ebm_app.nets.labelled import class_labels
+from ebm_app.nets.time_score import ModelOutput, TimeScoreModel
 from ebm_app.nets.unet import UNet
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import DPMSampler, PFODESampler
@@ -54,7 +54,7 @@ def test_guidance_mixes_conditional_and_free_scores():
     components = torch.stack([output.components for output in outputs], 1).view(x.shape)
     free = model(x, t).score
     for guidance in (0.0, 1.0, 1.5):
-        found = LabelledModel(model, labels, guidance)(x, t)
+        found = density_of(model).conditioned_on(labels, guidance).output(x, t)
         expected = torch.lerp(free, conditional.view(x.shape), guidance)
         assert torch.allclose(found.score, expected)
         assert torch.allclose(found.components, components)
@@ -115,7 +115,9 @@ def test_split_network_uses_labels_and_times():
     assert torch.allclose(net(x, t)[2], out[2], atol=1e-6)  # -1 is no label
     assert (net(x, t)[0] - out[0]).abs().max() > 1e-3
     assert torch.equal(early(x, t), early(torch.cat([x[:, :1], 0 * x[:, 1:]], 1), t))
-    assert [net.uses_labels(t[i : i + 1]) for i in range(4)] == [True, False, True, False]
+    model = TimeScoreModel(net, LinearVPPath(), 1e-3, time_input="time", labels_end=0.5)
+    uses_labels = [model.uses_labels(time) for time in t.double().split(1)]
+    assert uses_labels == [True, False, True, False]
 
 
 def test_early_network_must_fit_image_and_path():
