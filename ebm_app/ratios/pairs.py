@@ -17,19 +17,28 @@ from torch import Tensor
 from ebm_app.utils.tensors import standard_normal_log_density
 
 
-@dataclass(frozen=True, eq=False)
 class GaussianMixture:
-    """p(x) = sum_j w_j N(x; m_j, diag(u_j)).
+    """p(x) = sum_j w_j N(x; m_j, diag(s_j^2)).
+
+    >>> GaussianMixture([[0.0, 1.0], [0.0, 3.0]], 0.5).mean
+    tensor([0., 2.], dtype=torch.float64)
 
     Args:
-        log_weight: log w (J,), float64.
-        means: m (J, D), float64.
-        variances: u (J, D), float64.
+        means: m (J, D).
+        std: s, broadcast to (J, D).
+        weights: w (J,); equal by default.
     """
 
-    log_weight: Tensor
-    means: Tensor
-    variances: Tensor
+    def __init__(
+        self,
+        means: Sequence[Sequence[float]] | Tensor,
+        std: float | Tensor,
+        weights: Sequence[float] | None = None,
+    ) -> None:
+        self.means, std = (torch.as_tensor(value, dtype=torch.float64) for value in (means, std))
+        self.variances = std.square().expand_as(self.means)
+        weights = [1 / len(self.means)] * len(self.means) if weights is None else weights
+        self.log_weight = torch.tensor(weights, dtype=torch.float64).log()
 
     @property
     def dim(self) -> int:
@@ -118,26 +127,9 @@ class DensityPair:
         return self.p0.second_moment + self.p1.second_moment - 2 * product
 
 
-def mixture(
-    means: Sequence[Sequence[float]] | Tensor,
-    std: float | Tensor,
-    weights: Sequence[float] | None = None,
-) -> GaussianMixture:
-    """Return sum_j w_j N(m_j, diag(s_j^2)), with ``means`` (J, D), ``std`` s that broadcasts to
-    (J, D), and ``weights`` (J,), equal by default.
-
-    >>> mixture([[0.0, 1.0], [0.0, 3.0]], 0.5).mean
-    tensor([0., 2.], dtype=torch.float64)
-    """
-    means, std = (torch.as_tensor(value, dtype=torch.float64) for value in (means, std))
-    weights = [1 / len(means)] * len(means) if weights is None else weights
-    log_weight = torch.tensor(weights, dtype=torch.float64).log()
-    return GaussianMixture(log_weight, means, std.square().expand_as(means))
-
-
 def standard_normal(dim: int) -> GaussianMixture:
     """Return N(0, I)."""
-    return mixture([[0.0] * dim], 1.0)
+    return GaussianMixture([[0.0] * dim], 1.0)
 
 
 def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
@@ -145,7 +137,7 @@ def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
 
     The log ratio is shift sum_i x_i - D shift^2 / 2, and KL(p1 || p0) = D shift^2 / 2 nats.
     """
-    return DensityPair(standard_normal(dim), mixture([[shift] * dim], 1.0))
+    return DensityPair(standard_normal(dim), GaussianMixture([[shift] * dim], 1.0))
 
 
 def mixture_pair(k: float, dim: int = 20) -> DensityPair:
@@ -154,7 +146,7 @@ def mixture_pair(k: float, dim: int = 20) -> DensityPair:
     sigma = 2 / math.hypot(2, k)
     half = k * sigma / 2
     ends = [(m - half, m + half) for m in (2.0, -2.0)]
-    return DensityPair(*(mixture([[end] * dim for end in pair], sigma) for pair in ends))
+    return DensityPair(*(GaussianMixture([[x] * dim for x in pair], sigma) for pair in ends))
 
 
 def information_pair(dim: int) -> DensityPair:

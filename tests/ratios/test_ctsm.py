@@ -13,7 +13,7 @@ from ebm_app import CTSMRatio
 from ebm_app.ratios import ctsm
 from ebm_app.ratios.classifier import GaussianRatio
 from ebm_app.ratios.ctsm import EPS, SIGMA, BridgeTimeScore
-from ebm_app.ratios.pairs import DensityPair, mixture, standard_normal
+from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +27,14 @@ def small(monkeypatch):
 def gaussians(dim):
     """N(0, I) and a shifted and scaled Gaussian."""
     std = torch.linspace(0.8, 1.2, dim)
-    return DensityPair(standard_normal(dim), mixture([[1.2 / math.sqrt(dim)] * dim], std[None]))
+    return DensityPair(
+        standard_normal(dim), GaussianMixture([[1.2 / math.sqrt(dim)] * dim], std[None])
+    )
 
 
 MIXTURES = DensityPair(
-    mixture([[-1.0, 0.0], [1.0, 0.5]], 0.7), mixture([[0.0, 1.0], [1.0, -1.0]], 0.6, [0.4, 0.6])
+    GaussianMixture([[-1.0, 0.0], [1.0, 0.5]], 0.7),
+    GaussianMixture([[0.0, 1.0], [1.0, -1.0]], 0.6, [0.4, 0.6]),
 )
 
 
@@ -87,7 +90,7 @@ def test_log_ratio_of_mixtures(objective):
 
 
 def test_distant_samples_have_a_ratio_and_no_bound():
-    pair = DensityPair(standard_normal(10), mixture([[4.0] * 10], 1.0))
+    pair = DensityPair(standard_normal(10), GaussianMixture([[4.0] * 10], 1.0))
     samples = draw(pair, 600)
     ratio, same = (CTSMRatio(num_folds=3, steps=20).fit(*samples) for _ in range(2))
     assert ratio.estimate_.value is None and ratio.estimate_.warnings

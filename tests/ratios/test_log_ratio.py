@@ -15,7 +15,7 @@ from ebm_app import CTSMRatio, log_density_ratio, mutual_information
 from ebm_app.ratios.classifier import GaussianRatio
 from ebm_app.ratios.cross_fit import CrossFit, Sample
 from ebm_app.ratios.information import EXAMPLES, InformationFit, draw_example, normal_scores
-from ebm_app.ratios.pairs import DensityPair, mixture, standard_normal
+from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
 SHORT = {"num_folds": 3, "steps": 100}
 
@@ -77,7 +77,9 @@ def test_bound_and_error_of_the_exact_ratio():
 
 def test_interval_rarely_begins_above_the_divergence():
     """In at most 2.5 percent of samples, although few rows dominate the normaliser."""
-    pair = DensityPair(standard_normal(8), mixture([[0.3] * 8], torch.tensor([0.8, 1.2] * 4)))
+    pair = DensityPair(
+        standard_normal(8), GaussianMixture([[0.3] * 8], torch.tensor([0.8, 1.2] * 4))
+    )
     truth = pair.log_ratio(pair.p1.sample(400_000, generator())).mean().item()
     above = 0
     for seed in range(100):

@@ -10,9 +10,9 @@ from torch import distributions
 
 from ebm_app.ratios.pairs import (
     DensityPair,
+    GaussianMixture,
     gaussian_pair,
     information_pair,
-    mixture,
     mixture_pair,
     standard_normal,
 )
@@ -33,7 +33,7 @@ SIGMA = 2 / math.sqrt(5)  # of k = 1
 MODES = [[2 - SIGMA / 2] * 2, [2 + SIGMA / 2] * 2]
 RHO = math.sqrt(-math.expm1(-1))
 COVARIANCE = torch.tensor([[1, RHO], [RHO, 1]], dtype=F64)
-UNEVEN = DensityPair(standard_normal(3), mixture(MEANS, 0.7, WEIGHTS))
+UNEVEN = DensityPair(standard_normal(3), GaussianMixture(MEANS, 0.7, WEIGHTS))
 DEPENDENT = distributions.MultivariateNormal(torch.zeros(2, dtype=F64), COVARIANCE)
 OTHER_MODES = [[-x for x in mode] for mode in MODES]
 #: pair, and both densities as the paper states them

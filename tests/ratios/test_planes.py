@@ -7,7 +7,7 @@ from exact import F64, ExactModel, generator
 from ebm_app.objectives.regression import CTSM
 from ebm_app.paths import LinearVPPath
 from ebm_app.ratios.methods import TimeScoreRatio, TimeScores
-from ebm_app.ratios.pairs import DensityPair, gaussian_pair, mixture, standard_normal
+from ebm_app.ratios.pairs import DensityPair, GaussianMixture, gaussian_pair, standard_normal
 from ebm_app.ratios.planes import SIDE, TIMES, density_planes
 
 SHIFT = 4.0
@@ -32,7 +32,7 @@ def test_planes_hold_the_draws_and_the_learned_mass():
 
 
 def test_rows_of_planes_increase_in_y():
-    pair = DensityPair(standard_normal(2), mixture([[1.0, 3.0]], 0.5))
+    pair = DensityPair(standard_normal(2), GaussianMixture([[1.0, 3.0]], 0.5))
     planes = density_planes(pair, TimeScores().build(pair, 0, "cpu"), generator())
     left, right, bottom, top = planes.limits
     row, column = divmod(planes.drawn[-1].argmax().item(), SIDE)
