@@ -18,9 +18,8 @@ from ebm_app.likelihood.bits import (
 )
 from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser, noise_for
-from ebm_app.model import DensityModel
+from ebm_app.model import DensityModel, Labels, class_labels
 from ebm_app.nets.density import SteinHeadDensity
-from ebm_app.nets.labelled import Labels, class_labels
 from ebm_app.nets.protocols import NoiseModel, require
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame

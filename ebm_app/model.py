@@ -1,5 +1,6 @@
 """``DensityModel``: base class of ``EBM``, with densities and scores at points."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised, 
 from ebm_app.nets.composite import NET_INPUTS, Decoded, EarlyNet, SplitNet
 from ebm_app.nets.density import PathDensity, TimeScoreDensity, density_of
 from ebm_app.nets.energy_net import EnergyDensity, EnergyModel
-from ebm_app.nets.labelled import Labels, class_labels
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
 from ebm_app.nets.time_score import TIME_INPUTS, TimeScoreModel
@@ -21,11 +21,16 @@ from ebm_app.paths import PATHS, GaussianPath, require_one_sided
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import Space, build_space
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import NonNegative, Probability, check_argument
+from ebm_app.utils.fields import NonNegative, PositiveInt, Probability, check_argument
+from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose, make
+from ebm_app.utils.tensors import as_tensor
 
 #: Settings of ``PathNetwork`` in the configuration
 INPUTS = ("time_input", "input_frequencies", "condition_dim")
+#: Value of ``labels`` for random labels with equal class frequencies
+RANDOM = "random"
+Labels = int | str | Sequence[int] | Tensor
 
 
 class DensityModel(PretrainedModel):
@@ -190,3 +195,37 @@ def switch_time(config: EBMConfig, path: GaussianPath) -> float:
     end = torch.tensor([config.early.max_log_snr], dtype=torch.float64, device="cpu")
     time = require_one_sided(path).log_snr_inverse(end)
     return TIME_INPUTS[config.time_input](path, path.interval(config.eps), time).item()
+
+
+def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> Tensor:
+    """Return class labels (num,) int64 for ``num`` points.
+
+    >>> class_labels([3, 5], 4, num_classes=10)
+    tensor([3, 5, 3, 5])
+
+    Args:
+        labels: one label for all points, several used in turn, or "random" for the mixture of
+            p(x | y) over all classes.
+        seed: seed of random labels.
+
+    Raises:
+        UserError: for a model without classes, and labels outside 0..num_classes - 1.
+    """
+    num = check_argument(PositiveInt, "num", num)
+    if not num_classes:
+        raise UserError("This model was trained without labels. Leave out labels.")
+    if isinstance(labels, str):
+        choose("labels", labels, (RANDOM,))
+        return torch.randint(num_classes, (num,), generator=make_generator("cpu", seed, num))
+    values = torch.atleast_1d(as_tensor(labels, "labels"))
+    is_integer = torch.can_cast(values.dtype, torch.long)
+    if not is_integer or values.ndim != 1 or not 0 < len(values) <= num:
+        raise UserError(
+            f"Expected 1 to {num} integer labels, got {values.dtype} of shape "
+            f"{tuple(values.shape)}."
+        )
+    if values.min() < 0 or values.max() >= num_classes:
+        raise UserError(
+            f"Expected labels from 0 to {num_classes - 1}, got {values.min()} to {values.max()}."
+        )
+    return values.long().repeat(-(-num // len(values)))[:num]

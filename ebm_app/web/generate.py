@@ -10,7 +10,7 @@ import gradio as gr
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.nets.labelled import RANDOM
+from ebm_app.model import RANDOM
 from ebm_app.sampling import SAMPLERS
 from ebm_app.sampling.base import Frame
 from ebm_app.utils.errors import UserError

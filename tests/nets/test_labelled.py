@@ -12,9 +12,9 @@ from ebm_app import EBM, train
 from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.likelihood.classes import ClassBounds
+from ebm_app.model import class_labels
 from ebm_app.nets.composite import EarlyNet, SplitNet
 from ebm_app.nets.density import density_of
-from ebm_app.nets.labelled import class_labels
 from ebm_app.nets.time_score import ModelOutput, TimeScoreModel
 from ebm_app.nets.unet import UNet
 from ebm_app.paths import LinearVPPath
