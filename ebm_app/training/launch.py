@@ -23,7 +23,6 @@ from ebm_app.pretrained import read_hashes
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.plan import RunOptions, changes_of
-from ebm_app.training.state import load
 from ebm_app.training.tasks import Task
 from ebm_app.training.timing import plan_by_time
 from ebm_app.training.trainer import Trainer
@@ -153,7 +152,7 @@ def resume(trainer: Trainer, folder: Path) -> None:
     model.add_training_hashes(read_hashes(folder))  # includes those of the initial model
     space = fixed_space(model)
     with report_damage(folder / checkpoint.STATE):
-        load(trainer, folder)
+        checkpoint.load(trainer, folder)
     if not all(torch.equal(space[key], value) for key, value in fixed_space(model).items()):
         raise UserError(f"{folder} uses the latent space of another flow. Leave out --flow.")
     if trainer.now.best is not None:

@@ -23,7 +23,6 @@ from ebm_app.training import checkpoint
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.plan import complete, learning_rate
-from ebm_app.training.state import Progress, collect
 from ebm_app.training.tasks import Task
 from ebm_app.utils import PREVIEWS
 from ebm_app.utils.errors import Interrupted, UserError
@@ -33,7 +32,7 @@ from ebm_app.utils.random import derive_seed
 
 
 class Trainer:
-    """A training run. ``state.load`` resumes it, ``fit`` completes it.
+    """A training run. ``checkpoint.load`` resumes it, ``fit`` completes it.
 
     ``output_dir`` holds the model with the lowest validation loss so far. Bits per dim are not the
     criterion, because they also decrease if a density is not normalised.
@@ -59,7 +58,7 @@ class Trainer:
         self.metrics = MetricsLog(self.accelerator, output_dir, config)
         task.check = self.signals.check
         settings = {**task.settings(), "training": to_dict(config)}
-        self.now = Progress(settings, task.total_batch_size)
+        self.now = checkpoint.Progress(settings, task.total_batch_size)
         self.pending: list[Tensor] = []
         self.saved: int | None = None
         self.start = (0, 0.0)
@@ -110,7 +109,7 @@ class Trainer:
         self._check_finite(losses)
         self.pending = list(losses.to(self.accelerator.device))
         if self.accelerator.is_main_process:
-            tensors, trainer = collect(self, losses)
+            tensors, trainer = checkpoint.collect(self, losses)
             limit = self.config.checkpoints_total_limit
             with self.averaged_weights() as model:
                 checkpoint.save_checkpoint(folder, model, tensors, trainer, limit)

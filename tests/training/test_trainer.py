@@ -15,11 +15,11 @@ from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training import checkpoint
+from ebm_app.training.checkpoint import load
 from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plan import CONSTANT
 from ebm_app.training.settings import resolve
-from ebm_app.training.state import load
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import Interrupted
 from ebm_app.utils.processes import make_accelerator
@@ -118,7 +118,9 @@ def test_constant_rate_runs_can_be_extended(data, tmp_path, finished):
     assert longer.fit()["steps"] == 4
     assert torch.equal(weights(whole), weights(longer))
     later = make_trainer(data, tmp_path / "whole", **{**decaying, "max_train_steps": 5})
-    assert "max_train_steps" in error_of(load, later, tmp_path / "whole" / "checkpoint-4")
+    assert "max_train_steps" in error_of(
+        checkpoint.load, later, tmp_path / "whole" / "checkpoint-4"
+    )
     cosine = make_trainer(data, tmp_path / "a", max_train_steps=9)
     assert "max_train_steps" in error_of(load, cosine, finished.folder / "checkpoint-8")
 
