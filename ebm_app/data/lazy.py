@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.files import lock_folder
 
 #: Max bytes of images in memory
 MEMORY = 2**30
@@ -141,7 +141,7 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "ebm_app" / "images" / key
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder.parent):  # the first process decodes, others wait
+    with FileLock(folder.parent / ".lock"):  # the first process decodes, others wait
         if not folder.is_dir():
             pending = folder.with_name(key + ".tmp")
             array, hashes, shape = _decode(read, num, name, lambda s: _on_disk(pending, s))

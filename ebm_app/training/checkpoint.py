@@ -189,8 +189,8 @@ def save_checkpoint(
     files.write_json(pending / STATE / TRAINER_FILE, trainer)
     if trainer["best"] is not None:
         files.replace_file(pending / STATE / BEST_FILE, (output_dir / WEIGHTS_FILE).read_bytes())
-    with files.lock_folder(output_dir):
-        os.replace(pending, folder)
+    os.replace(pending, folder)
+    files.sync_folder(output_dir)
     for old in checkpoints(output_dir)[:-limit]:
         shutil.rmtree(old.rename(old.with_name(old.name + PENDING)))
 

@@ -3,14 +3,14 @@
 Files are written atomically. Missing, unreadable or damaged files raise a ``UserError``.
 """
 
-import fcntl
 import io
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+from uuid import uuid4
 
 from safetensors import SafetensorError, safe_open
 
@@ -27,18 +27,17 @@ def replace_file(path: Path, content: bytes) -> None:
     A temporary file is written, flushed to disk and renamed, so readers see either the old or the
     new file, even after a crash. A symbolic link or pipe at ``path`` is replaced, not followed.
     """
-    pending = path.with_name(f".{path.name}.tmp")
-    with lock_folder(path.parent), name_in_errors(path):
-        pending.unlink(missing_ok=True)
-        try:
+    pending = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        with name_in_errors(path):
             with pending.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(pending, path)
-        except BaseException:
-            pending.unlink(missing_ok=True)
-            raise
+            sync_folder(path.parent)
+    finally:
+        pending.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -52,14 +51,10 @@ def name_in_errors(path: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other runs, and flush its directory entries to disk at the end."""
+def sync_folder(folder: Path) -> None:
+    """Flush the directory entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # file systems without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -1,6 +1,5 @@
 """Output of a run: terminal messages, and a record of settings and metrics."""
 
-import fcntl
 import io
 import json
 import os
@@ -10,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
+
+from filelock import FileLock, Timeout
 
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
@@ -147,24 +148,19 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def lock(path: Path) -> IO[str]:
-    """Open and lock a file until it is closed or the process ends.
+def lock(path: Path) -> AbstractContextManager:
+    """Lock a file until the context ends.
 
     Raises:
         UserError: if another process holds the lock.
     """
-    file = open(os.open(path, os.O_RDWR | os.O_CREAT), "w")  # does not block on a named pipe
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
+        return FileLock(path).acquire(timeout=0)
+    except Timeout:
         raise UserError(
             f"Another process is writing to {path.parent}. Wait until it ends, or use another "
             "--output_dir."
         ) from None
-    except OSError:  # file systems without locks
-        pass
-    return file
 
 
 def git_revision() -> str | None:

@@ -14,8 +14,7 @@ from runs import SMALL, equal_tensors, random_images, weights_of, without_speeds
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.objectives.regression import OBJECTIVES
-from ebm_app.training import checkpoint
-from ebm_app.training.checkpoint import load
+from ebm_app.training.checkpoint import find_checkpoint, load
 from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plan import CONSTANT
@@ -92,7 +91,7 @@ def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path, changes)
     shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # interrupted after step 4, in mid-epoch
     resumed = make_trainer(data, tmp_path / "part", gradient_checkpointing=True, **changes)
     assert resumed.task.model.model.net.unet.is_gradient_checkpointing
-    load(resumed, checkpoint.find_checkpoint(tmp_path / "part", "latest"))
+    load(resumed, find_checkpoint(tmp_path / "part", "latest"))
     before, cores = resumed.now.seconds, resumed.now.core_seconds
     assert resumed.now.step == 4 and before > 0
     result = resumed.fit()
@@ -118,9 +117,7 @@ def test_constant_rate_runs_can_be_extended(data, tmp_path, finished):
     assert longer.fit()["steps"] == 4
     assert torch.equal(weights(whole), weights(longer))
     later = make_trainer(data, tmp_path / "whole", **{**decaying, "max_train_steps": 5})
-    assert "max_train_steps" in error_of(
-        checkpoint.load, later, tmp_path / "whole" / "checkpoint-4"
-    )
+    assert "max_train_steps" in error_of(load, later, tmp_path / "whole" / "checkpoint-4")
     cosine = make_trainer(data, tmp_path / "a", max_train_steps=9)
     assert "max_train_steps" in error_of(load, cosine, finished.folder / "checkpoint-8")
 
