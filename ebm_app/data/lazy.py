@@ -35,8 +35,6 @@ WORKERS = min(16, os.cpu_count() or 1)
 BLOCK = 256
 #: Decodes the image with an index to uint8 (C, H, W)
 Read = Callable[[int], Tensor]
-#: Allocates an array of a shape, or returns None if there is no space
-Allocate = Callable[[tuple[int, ...]], np.ndarray | None]
 
 
 def content_hash(pixels: np.ndarray) -> int:
@@ -134,7 +132,7 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
         UserError: if the images differ in size.
     """
     if key is None or num * read(0).numel() <= MEMORY:
-        array, hashes, shape = _decode(read, num, name, _in_memory)
+        array, hashes, shape = _decode(read, num, name)
         if array is not None:
             return torch.from_numpy(array)
         return LazyImages(read, torch.arange(num), shape, hashes)
@@ -144,7 +142,7 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
     with FileLock(folder.parent / ".lock"):  # the first process decodes, others wait
         if not folder.is_dir():
             pending = folder.with_name(key + ".tmp")
-            array, hashes, shape = _decode(read, num, name, lambda s: _on_disk(pending, s))
+            array, hashes, shape = _decode(read, num, name, pending)
             if array is None:
                 return LazyImages(read, torch.arange(num), shape, hashes)
             array.flush()  # before the cache is renamed
@@ -156,13 +154,11 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
     return LazyImages(images.__getitem__, torch.arange(num), shape, hashes)
 
 
-def _in_memory(shape: tuple[int, ...]) -> np.ndarray | None:
-    """Allocate an array for images (N, C, H, W), or return None if it exceeds ``MEMORY``."""
-    return np.empty(shape, np.uint8) if math.prod(shape) <= MEMORY else None
-
-
-def _on_disk(folder: Path, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Create an array for images (N, C, H, W) in a new folder, or return None without space."""
+def _allocate(shape: tuple[int, ...], folder: Path | None) -> np.ndarray | None:
+    """Create an array for images (N, C, H, W) in memory or in a new folder, or return None without
+    space."""
+    if folder is None:
+        return np.empty(shape, np.uint8) if math.prod(shape) <= MEMORY else None
     shutil.rmtree(folder, ignore_errors=True)
     if math.prod(shape) > DISK_SHARE * shutil.disk_usage(folder.parent).free:
         print(f"warning: '{folder.parent}' is too full to cache decoded images.", file=sys.stderr)
@@ -173,10 +169,10 @@ def _on_disk(folder: Path, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def _decode(
-    read: Read, num: int, name: Callable[[int], str], allocate: Allocate
+    read: Read, num: int, name: Callable[[int], str], folder: Path | None = None
 ) -> tuple[np.ndarray | None, Tensor, tuple[int, ...]]:
-    """Decode images. Return an array (N, C, H, W), or None if ``allocate`` returns None, the
-    hashes (N,) and the shape (C, H, W). Grey images become RGB if there are RGB images."""
+    """Decode images. Return an array (N, C, H, W) from ``_allocate``, the hashes (N,) and the
+    shape (C, H, W). Grey images become RGB if there are RGB images."""
     array, hashes, shape = None, torch.empty(num, dtype=torch.int64), (0,)
     with ThreadPoolExecutor(WORKERS) as pool:
         for begin in range(0, num, BLOCK):
@@ -191,7 +187,7 @@ def _decode(
                     )
                 if len(pixels) > shape[0]:  # the first image, or the first RGB image
                     shape = tuple(pixels.shape)
-                    wider = allocate((num, *shape))
+                    wider = _allocate((num, *shape), folder)
                     if index and array is not None and wider is not None:
                         wider[:index] = array[:index]
                     array = wider

@@ -45,8 +45,8 @@ class EnergyModel(PathNetwork):
     >>> from ebm_app.paths import LinearVPPath
     >>> model = EnergyModel(lambda x, t: torch.cat([x, x], 1), LinearVPPath(), eps=1e-3)
     >>> x, t = torch.randn(3, 2), torch.full((3,), 0.5, dtype=torch.float64)
-    >>> model.log_density(x, t).shape, model(x, t).score.shape, model(x, t).components.shape
-    (torch.Size([3]), torch.Size([3, 2]), torch.Size([3, 1]))
+    >>> model.terms(x, t).shape, model(x, t).score.shape, model(x, t).components.shape
+    (torch.Size([3, 2]), torch.Size([3, 2]), torch.Size([3, 1]))
     """
 
     def terms(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
@@ -62,13 +62,9 @@ class EnergyModel(PathNetwork):
         learned = GAIN * expand_like(fraction, point) * (f + point * g)
         return standard_normal_log_density(point) + learned
 
-    def log_density(self, x: Tensor, t: Tensor) -> Tensor:
-        """Return log p_t(x) in nats: x (B, *), t (B,) float64 -> (B,) float64."""
-        return sum_except_batch(self.terms(x, t))
-
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
-        """Return both derivatives of ``log_density``, with the time score as a single term
-        (B, 1). They are differentiable if autograd is enabled."""
+        """Return both derivatives of log p_t(x), with the time score as a single term (B, 1). They
+        are differentiable if autograd is enabled."""
         is_kept = torch.is_grad_enabled()
         with leaves(x, t.detach()) as (point, time):
             total = self.terms(point, time, condition).sum()

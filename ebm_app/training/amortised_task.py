@@ -29,8 +29,6 @@ from ebm_app.utils.tensors import standard_error, sum_except_batch
 
 #: Images per target file
 SHARD = 128
-#: Bits per dim above which the loss weight of an image decreases
-USUAL_BITS = 1.0
 #: Knots of the calibrated error, as quantiles of the distance
 QUANTILES = torch.linspace(0.02, 0.98, 13, dtype=torch.float64)
 
@@ -129,7 +127,7 @@ class Regression(nn.Module):
         predicted, _ = self.network(levels)
         excess = (predicted - terms) / self.network.config.std
         num_dims = levels[0].numel()
-        bits = to_bits_per_dim(sum_except_batch(predicted.detach()), num_dims) / USUAL_BITS
+        bits = to_bits_per_dim(sum_except_batch(predicted.detach()), num_dims)
         squares = sum_except_batch(excess.square()) + sum_except_batch(excess).square()
         return squares / num_dims / bits.clamp(min=1).square()
 

@@ -86,7 +86,10 @@ def resolve(
     settings = from_dict(Settings, chosen, "settings")
     check_names(settings)
     settings = adapt_defaults(settings, {*recorded, *flags})
-    space = _space(settings.space, data, flow)
+    space, early = _space(settings.space, data, flow), None
+    if channels := settings.early_channels:  # with attention at the lowest resolution
+        levels = (len(channels) - 1,)
+        early = EarlyConfig(UNetConfig(channels, attention_levels=levels, t_scale=200.0))
     config = from_attributes(
         EBMConfig,
         settings,
@@ -95,7 +98,7 @@ def resolve(
         num_levels=data.num_levels,
         stein_head=settings.stein_factor > 0,
         num_classes=data.num_classes if settings.classes == "all" else 0,
-        early=_early(settings.early_channels),
+        early=early,
         condition_dim=AUGMENTATIONS[settings.augmentation].dim,
         path=PathConfig(settings.path, settings.c),
         net=from_attributes(UNetConfig, settings),
@@ -211,13 +214,6 @@ def _eps(config: EBMConfig, space: Space) -> float:
     dequantiser = DEQUANTISERS[config.dequantisation]()
     t = dequantiser.time(Cells(config.num_levels, space), build_path(config))
     return config.eps if t == 1.0 else 1 - t
-
-
-def _early(channels: tuple[int, ...]) -> EarlyConfig | None:
-    """Return the configuration of the early network, with attention at its lowest resolution."""
-    if not channels:
-        return None
-    return EarlyConfig(UNetConfig(channels, attention_levels=(len(channels) - 1,), t_scale=200.0))
 
 
 def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
