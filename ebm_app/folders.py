@@ -62,15 +62,19 @@ RETIRED_OBJECTIVE = "ctsm_m with the gamma deviance"
 T = TypeVar("T")
 
 
-def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
+def read_config(
+    cls: type[T], folder: Path, kind: str = ENERGY_MODEL, allow_edited: bool = False
+) -> T:
     """Read the configuration of a model folder.
 
     Args:
         cls: class of the configuration.
         kind: expected kind of model.
+        allow_edited: allow a configuration that was edited after the weights were saved.
 
     Raises:
-        UserError: for a missing file, an invalid value, or another kind or version of model.
+        UserError: for a missing file, an invalid value, another kind or version of model, or a
+            digest in the weights file that does not match the configuration.
     """
     data = read_json(folder / CONFIG_FILE)
     version = data.get("format_version")
@@ -78,6 +82,13 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
         raise UserError(
             f"{folder} has format_version {shorten(version)}, but this version of ebm_app reads "
             f"{FORMAT_VERSION}. Install the version of ebm_app that wrote it."
+        )
+    saved = None if allow_edited else read_header(folder / WEIGHTS_FILE)[1].get(DIGEST)
+    if saved is not None and saved != config_digest(data):
+        raise UserError(
+            f"{folder / CONFIG_FILE} was edited after {WEIGHTS_FILE} was saved, so likelihoods "
+            "may be wrong. Restore it. If the change is intended, load the model with "
+            "from_pretrained(folder, allow_edited_config=True) and save it again."
         )
     own = data.pop("kind", ENERGY_MODEL)
     if own != kind:
@@ -115,21 +126,6 @@ def config_digest(data: Mapping[str, Any]) -> str:
     calibration is excluded, because it is measured after the weights are saved."""
     settings = {key: None if key == "calibration" else value for key, value in data.items()}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
-def check_digest(folder: Path) -> None:
-    """Compare config.json with the digest in the weights file, if it has one.
-
-    Raises:
-        UserError: if the configuration was edited after the weights were saved.
-    """
-    saved = read_header(folder / WEIGHTS_FILE)[1].get(DIGEST)
-    if saved is not None and saved != config_digest(read_json(folder / CONFIG_FILE)):
-        raise UserError(
-            f"{folder / CONFIG_FILE} was edited after {WEIGHTS_FILE} was saved, so likelihoods "
-            "may be wrong. Restore it. If the change is intended, load the model with "
-            "from_pretrained(folder, allow_edited_config=True) and save it again."
-        )
 
 
 def find_folder(name_or_path: str | os.PathLike) -> Path:

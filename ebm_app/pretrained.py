@@ -16,7 +16,6 @@ from ebm_app.folders import (
     DIGEST,
     HASHES_FILE,
     WEIGHTS_FILE,
-    check_digest,
     check_weights,
     config_digest,
     find_folder,
@@ -160,9 +159,7 @@ class PretrainedModel(nn.Module):
             raise UserError(
                 f"Device {shorten(repr(device))} is not available. Use cpu, or cuda."
             ) from None
-        config = read_config(cls.config_class, folder, cls.kind)
-        if not allow_edited_config:
-            check_digest(folder)
+        config = read_config(cls.config_class, folder, cls.kind, allow_edited_config)
         # check names and shapes on the meta device before allocating weights
         with torch.device("meta"):
             check_weights(cls(config), folder / WEIGHTS_FILE)
