@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ebm_app.data.lazy import WORKERS, key_of, load_all
 from ebm_app.data.pictures import ToPixels, read_image
-from ebm_app.data.splits import HELD_OUT, MIN_IMAGES, Labelled, select, split_by_content
+from ebm_app.data.splits import MIN_IMAGES, Labelled, select
 from ebm_app.utils.errors import UserError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
@@ -30,12 +30,11 @@ IMAGES, MASKS = {"images", "image", "imgs"}, {"masks", "mask", "labels", "annota
 def read_folder(
     path: str | Path, to_pixels: ToPixels, skip_bad: bool = False, conversion: str | None = None
 ) -> tuple[dict[str, Labelled], dict[str, Any]]:
-    """Read all images in a folder and split them.
+    """Read all images in a folder.
 
-    Subfolders named after at least two splits define the splits. Missing splits are held out from
-    the training images by ``split_by_content``, about a tenth each. If all images are in
-    subfolders of the folder or of its splits, these subfolders are classes. Images are grey if all
-    files are grey (Pillow's modes 1, L, LA), otherwise RGB.
+    Subfolders named after at least two splits define the splits; otherwise all images are in the
+    split "train". If all images are in subfolders of the folder or of its splits, these subfolders
+    are classes. Images are grey if all files are grey (Pillow's modes 1, L, LA), otherwise RGB.
 
     Args:
         to_pixels: converts an image to uint8 (C, H, W).
@@ -93,14 +92,11 @@ def read_folder(
         labels = torch.tensor([number[parent[0]] for parent in parents])
     data = Labelled(images, labels, [name.as_posix() for name in names])
     if not splits:
-        return split_by_content(data), report
+        return {"train": data}, report
     rows: dict[str, list[int]] = {}
     for row, split in enumerate(splits):
         rows.setdefault(split, []).append(row)
-    selected = {split: select(data, torch.tensor(own)) for split, own in rows.items()}
-    if missing := HELD_OUT.keys() - selected.keys():
-        selected |= split_by_content(selected["train"], missing)
-    return selected, report
+    return {split: select(data, torch.tensor(own)) for split, own in rows.items()}, report
 
 
 def find_images(folder: Path) -> tuple[list[Path], dict[str, int], list[str]]:

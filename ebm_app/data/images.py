@@ -19,7 +19,7 @@ from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_displa
 from ebm_app.data.named import DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import HUB, as_images, read_hub
-from ebm_app.data.splits import SPLITS, Labelled, select
+from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, select, split_by_content
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.registry import choose
@@ -53,7 +53,10 @@ class ImageData:
         splits: Mapping[str, Labelled],
         report: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Build a data set from its splits, with labels and names if all splits have them."""
+        """Build a data set from its splits, with labels and names if all splits have them. Missing
+        splits are held out from the training split by ``split_by_content``."""
+        if missing := HELD_OUT.keys() - splits.keys():
+            splits = {**splits, **split_by_content(splits["train"], missing)}
         images, *columns = zip(*(splits[split] for split in SPLITS), strict=True)
         labels, names = (None if any(own is None for own in each) else each for each in columns)
         options = {"labels": labels, "names": names, "report": dict(report or {})}
@@ -198,7 +201,8 @@ def load_images(
     allowed: Collection[str] = (),
     skip_bad: bool = False,
 ) -> ImageData:
-    """Load a data set by name.
+    """Load a data set by name. Missing splits are held out from the training images by their
+    content, about a tenth each.
 
     >>> load_images("digits").image_shape
     (1, 8, 8)

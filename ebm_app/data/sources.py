@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ebm_app.data.lazy import load_all
 from ebm_app.data.pictures import ToPixels, to_pixels
-from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, split_by_content
+from ebm_app.data.splits import SPLITS, Labelled
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.tensors import as_tensor
 
@@ -26,10 +26,8 @@ SAVED = ("dataset_dict.json", "state.json")
 
 
 def read_hub(name: str, to_pixels: ToPixels) -> dict[str, Labelled]:
-    """Read the splits of a Hugging Face data set.
-
-    Missing splits are held out from the training split by ``split_by_content``, about a tenth
-    each. Images and labels are the first columns of these types.
+    """Read the splits of a Hugging Face data set, of which only "train" is required. Images and
+    labels are the first columns of these types.
 
     Args:
         name: name on the hub, or a folder of ``save_to_disk``, parquet files or images.
@@ -51,10 +49,7 @@ def read_hub(name: str, to_pixels: ToPixels) -> dict[str, Labelled]:
     named = loaded if isinstance(loaded, DatasetDict) else {"train": loaded}
     if "train" not in named:
         raise UserError(f"The data set '{name}' has no split train, only {', '.join(named)}.")
-    splits = {split: read_dataset(named[split], to_pixels) for split in SPLITS if split in named}
-    if missing := HELD_OUT.keys() - splits.keys():
-        splits |= split_by_content(splits["train"], missing)
-    return splits
+    return {split: read_dataset(named[split], to_pixels) for split in SPLITS if split in named}
 
 
 def read_dataset(dataset: "Dataset", to_pixels: ToPixels = to_pixels) -> Labelled:
