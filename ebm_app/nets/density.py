@@ -104,8 +104,7 @@ class PathDensity:
 
             (1 - g) grad log p_t(x) + g grad log p_t(x | y),     g = ``guidance``.
 
-        g = 1 is the model of p(x | y). A larger g gives clearer and less varied images, but the
-        guided score is not the score of a density.
+        For g = 1 it is the score of p_t(x | y); for g > 1 it is not the score of a density.
 
         Raises:
             UserError: for guidance below 0.
@@ -113,8 +112,8 @@ class PathDensity:
         Source: Ho and Salimans 2022, arXiv:2207.12598.
         """
         other = copy(self)
-        other.labels = labels
-        other.guidance = check_argument(NonNegative, "guidance", guidance)
+        guidance = check_argument(NonNegative, "guidance", guidance)
+        other.labels, other.guidance = labels, guidance
         return other
 
 
@@ -157,8 +156,7 @@ class TimeScoreDensity(PathDensity):
         conditional = self.model(x, times, labels=labels)
         if self.guidance == 1 or not self.model.uses_labels(times):
             return conditional
-        unconditional = self.model(x, times)
-        score = torch.lerp(unconditional.score, conditional.score, self.guidance)
+        score = torch.lerp(self.model(x, times).score, conditional.score, self.guidance)
         return conditional._replace(score=score)
 
     def time_score(self, x: Tensor, t: Time) -> Tensor:
@@ -231,8 +229,7 @@ class TimeScoreDensity(PathDensity):
 
 
 class SteinHeadDensity(TimeScoreDensity):
-    """Density of a time score network whose Stein head is the Stein score. ``output`` has both
-    scores.
+    """Density of a network with a Stein head: ``output`` has both scores.
 
     >>> from ebm_app import EBM
     >>> EBM.from_pretrained("digits").density.output(torch.zeros(2, 1, 8, 8), 0.5).score.shape
