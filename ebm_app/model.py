@@ -106,8 +106,10 @@ class DensityModel(PretrainedModel):
         return self._evaluate(density.time_score, x, t)
 
     def _evaluate(self, function: Score, x: Tensor, t: float) -> Tensor:
-        """Evaluate a function of (x, t), with gradients only if ``x`` requires them."""
-        x, t = self.points(x), min(check_argument(Probability, "t", t), self.density.end)
+        """Evaluate a function of (x, t) in the dtype of the model, with gradients only if ``x``
+        requires them."""
+        x = self.points(x).to(self.dtype)
+        t = min(check_argument(Probability, "t", t), self.density.end)
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             return function(x, t)
 

@@ -87,6 +87,7 @@ def test_encoded_images_are_points_of_the_model(ebm):
     decoded = ebm.to_images(x)
     assert torch.equal(decoded, images())
     assert torch.equal(x, ebm.encode(to_levels(images(), 17), seed=3))
+    assert torch.equal(ebm.energy(x.double()), ebm.energy(x))
     assert ebm.energy(x).shape == ebm.time_score(x, 0.5).shape == (3,)
 
 
