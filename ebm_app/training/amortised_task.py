@@ -192,11 +192,10 @@ class AmortisedTask(Task):
 
 def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
     """Build a network with the architecture and weights of the teacher's network, or of size
-    "small" if the teacher is wider or deeper."""
+    "small" if the teacher is wider."""
     form, ordinary, size = teacher.config, targets.terms[targets.is_ordinary], SIZES["small"]
     net = replace(form.net, dropout=0.0)
-    is_wide = max(net.block_out_channels) > max(size.channels)
-    if is_wide or net.layers_per_block > size.layers_per_block:
+    if max(net.block_out_channels) > max(size.channels):
         net = UNetConfig(**network_settings(size, form.image_shape))
     frequencies = form.input_frequencies or level_settings(form.num_levels)["input_frequencies"]
     config = AmortisedConfig(
