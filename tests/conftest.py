@@ -52,7 +52,6 @@ def load_script(path: str) -> ModuleType:
 
 
 def call(module: ModuleType, *args: object) -> int:
-    """Run a script and return its exit code."""
     return run_script(module.main, [str(arg) for arg in args])
 
 
@@ -63,7 +62,6 @@ def figures_of(module: ModuleType, *args: object) -> dict:
 
 @pytest.fixture
 def float64() -> None:
-    """Set the default dtype to float64."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -71,7 +69,6 @@ def float64() -> None:
 
 @pytest.fixture
 def script():
-    """Return ``load_script``."""
     return load_script
 
 
@@ -87,7 +84,6 @@ def image_folder(tmp_path_factory) -> Path:
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """Write an array of bytes in the file format of MNIST."""
     head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     path.write_bytes(head + array.tobytes())
 
@@ -128,14 +124,12 @@ def save_digit(path: Path, index: int = 0) -> str:
 
 
 def free_port() -> int:
-    """Return a free local port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 def pixels(picture) -> np.ndarray:
-    """Return the pixels of an image or an image file."""
     return np.asarray(picture if isinstance(picture, Image.Image) else Image.open(picture))
 
 
@@ -170,7 +164,6 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def models(page_files, folder):
-    """Return the models of ``folder``, with "grey" first."""
     from ebm_app.web.models import Models, find_models
 
     return Models(find_models(str(folder / "grey"), str(folder)))
@@ -178,7 +171,6 @@ def models(page_files, folder):
 
 @pytest.fixture(scope="session")
 def page(models):
-    """Build the page of these models."""
     from ebm_app.web.app import build_app
 
     return build_app(models, seed=5)
@@ -186,7 +178,6 @@ def page(models):
 
 @pytest.fixture(scope="session")
 def address(page):
-    """Serve the page and return its URL."""
     from ebm_app.web.server import serve
 
     yield serve(page, "127.0.0.1", free_port(), AUTH)
@@ -195,7 +186,6 @@ def address(page):
 
 @pytest.fixture(scope="session")
 def client(address):
-    """Return a client of the page's API."""
     from gradio_client import Client
 
     return Client(address, auth=AUTH, verbose=False)
@@ -203,7 +193,6 @@ def client(address):
 
 @pytest.fixture(scope="session")
 def browser():
-    """Start a headless Chromium."""
     with load_script("tools/screenshots.py").open_browser() as browser:
         yield browser
 

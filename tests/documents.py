@@ -16,7 +16,6 @@ PLACEHOLDERS = {"MODEL": "digits", "TASK": "normal_1x1", "FOLDER": "runs/folder"
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """Return the fenced blocks of a language."""
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
@@ -51,7 +50,6 @@ def script_of(words: list[str]) -> tuple[str, list[str]]:
 
 
 def make_targets(page: Path) -> set[str]:
-    """Return the make targets that a page names."""
     text = page.read_text(encoding="utf-8")
     return set(re.findall(r"(?:^|`)make ([a-z-]+)(?=`|$)", text, re.MULTILINE))
 

@@ -4,9 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import torch
 from accelerate.state import AcceleratorState
@@ -21,23 +19,15 @@ SAFE = sys.platform == "linux" and not torch.cuda.is_available()
 CONTEXT = multiprocessing.get_context("fork" if SAFE else "spawn")
 
 
-def run(
-    path: str,
-    flags: Sequence[object],
-    output: Path,
-    num: int = 1,
-    stop: tuple[str, int, int] | tuple[()] = (),
-) -> set[int]:
+def run(path, flags, output, num=1, stop=()):
     """Return the exit codes of a script run by ``num`` processes, as torchrun would start them.
 
     Args:
-        path: of the script, below the root.
         output: file to which the processes print.
         stop: method of ``Trainer``, step and signal: before this call of the method, every process
             sends itself the signal.
     """
-    port = str(free_port())
-    words = [str(flag) for flag in flags]
+    port, words = str(free_port()), [str(flag) for flag in flags]
     arguments = [(path, words, output, (k, num), port, stop) for k in range(num)]
     processes = [CONTEXT.Process(target=_work, args=each) for each in arguments]
     for process in processes:
@@ -49,14 +39,7 @@ def run(
     return {process.exitcode for process in processes}
 
 
-def _work(
-    path: str,
-    flags: list[str],
-    output: Path,
-    place: tuple[int, int],
-    port: str,
-    stop: tuple[str, int, int] | tuple[()],
-) -> None:
+def _work(path, flags, output, place, port, stop):
     for signum in StopSignals.caught:  # who runs the tests may ignore them
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -70,7 +53,7 @@ def _work(
         name, step, signum = stop
         method = getattr(Trainer, name)
 
-        def stopped(trainer: Trainer) -> None:
+        def stopped(trainer):
             if trainer.now.step == step:
                 os.kill(os.getpid(), signum)
             method(trainer)

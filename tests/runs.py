@@ -21,15 +21,12 @@ def random_images(num: int, side: int) -> torch.Tensor:
 
 
 def without_speeds(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Return the rows of metrics without times and speeds."""
     return [{key: value for key, value in row.items() if key not in SPEEDS} for row in rows]
 
 
 def weights_of(run: Path) -> dict[str, torch.Tensor]:
-    """Return the weights of the model of a run."""
     return load_file(run / "model.safetensors")
 
 
 def equal_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Whether two dicts of tensors are identical."""
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)

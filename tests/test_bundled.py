@@ -14,10 +14,9 @@ from ebm_app.data.images import load_images
 from ebm_app.utils.tensors import standard_error
 
 BUNDLED = Path(ebm_app.__file__).parent / "pretrained"
-#: In bits per dim; one thread or two differ by 1e-8.
+#: Bits per dim; one thread or two differ by 1e-8
 TOLERANCE = 1e-4
-#: model -> bits per dim by elbo: mean and first image; mean of its card over the
-#: test split, and standard error.
+#: Bits per dim by elbo: mean and first image; mean of the card over the test split, and its error
 BITS = {
     "digits": (1.647134, 1.559604, 1.6629, 0.0158),
     "digits-energy": (1.708638, 1.393690, 1.6626, 0.0216),

@@ -14,7 +14,6 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
 
 
 def health_check(port: int) -> subprocess.CompletedProcess:
-    """Run the health check on a port."""
     command = json.loads(re.search(r"^HEALTHCHECK .* CMD (\[.*\])$", DOCKERFILE, re.M)[1])
     code = command[-1].replace("7860", str(port))
     return subprocess.run([sys.executable, *command[1:-1], code], capture_output=True, timeout=60)

@@ -26,7 +26,8 @@ from ebm_app.paths import PATHS
 from ebm_app.spaces import SPACES
 
 #: Marks of pages whose snippets take more than five seconds.
-MARKS = {"ratios": "slow", "README": "process", "sampling": "process", "likelihood": "process"}
+MARKS = dict.fromkeys(("README", "sampling", "likelihood"), pytest.mark.process)
+MARKS |= {"ratios": pytest.mark.slow}
 REGISTRIES = (PATHS, NETS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
 COMMANDS = {
     " ".join(words): script_of(words)
@@ -76,7 +77,6 @@ def test_documented_command_parses(command, script, monkeypatch, capsys):
 
 @pytest.fixture
 def registries():
-    """Remove the entries that a snippet adds."""
     before = [dict(registry) for registry in REGISTRIES]
     yield
     for registry, entries in zip(REGISTRIES, before, strict=True):
@@ -84,16 +84,11 @@ def registries():
         registry.update(entries)
 
 
-def pages_with_snippets():
-    for page in PAGES:
-        snippets = [block for block in blocks(page, "python") if ADDRESS not in block]
-        mark = MARKS.get(page.stem)
-        marks = [getattr(pytest.mark, mark)] if mark else []
-        if snippets:
-            yield pytest.param(snippets, id=page.stem, marks=marks)
+SNIPPETS = {page.stem: [x for x in blocks(page, "python") if ADDRESS not in x] for page in PAGES}
+PARAMS = [pytest.param(x, id=k, marks=MARKS.get(k, ())) for k, x in SNIPPETS.items() if x]
 
 
-@pytest.mark.parametrize("snippets", list(pages_with_snippets()))
+@pytest.mark.parametrize("snippets", PARAMS)
 def test_snippets_run(snippets, registries, tmp_path, monkeypatch):
     train, short = ebm_app.train, {"block_out_channels": (8, 8), "norm_num_groups": 4}
     short |= {"max_train_steps": 2, "train_batch_size": 4, "num_preview_images": 0}

@@ -1,18 +1,14 @@
 """Flows: densities, folders, and energy-based models in their latent space."""
 
-import json
 import math
-import shutil
 
 import pytest
 import torch
-from conftest import ROOT, TINY, error_of
-from exact import F64, generator
-from runs import SMALL
-from safetensors.torch import load_file
+from conftest import TINY, call, error_of, figures_of
+from exact import generator, normal, uniform
+from runs import SMALL, equal_tensors
 
 from ebm_app import EBM, train
-from ebm_app.cli.command_line import run_script
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
@@ -25,7 +21,7 @@ KINDS = ("gaussian", "copula")
 
 
 def random_levels(num, seed=0):
-    rows = torch.randn((num, 16), generator=generator(seed), dtype=F64).cumsum(1)
+    rows = normal((num, 16), seed).cumsum(1)
     return (2 * rows + 8).round().clamp(0, LEVELS - 1).to(torch.uint8).view(num, *SHAPE)
 
 
@@ -35,33 +31,25 @@ DATA = ImageData("test", LEVELS, *(random_levels(20, seed) for seed in (5, 6, 7)
 def fitted(kind):
     flow = Flow(FlowConfig("test", SHAPE, LEVELS, kind))
     levels = random_levels(2000)
-    noise = torch.rand(levels.shape, generator=generator(1), dtype=F64)
-    flow.space.fit(dequantise(levels, LEVELS, noise))
+    flow.space.fit(dequantise(levels, LEVELS, uniform(levels.shape, 1)))
     return flow
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Return a folder with a flow of each kind."""
     root = tmp_path_factory.mktemp("flows")
     for kind in KINDS:
         fitted(kind).save_pretrained(root / kind)
     return root
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_flow_round_trip_keeps_the_likelihood(kind, folders):
-    flow, again = fitted(kind), Flow.from_pretrained(folders / kind)
-    levels = random_levels(50, seed=3)
-    value = flow.likelihood(levels, repeats=2).log_prob
-    assert value.mean() > -16 * math.log(LEVELS) + 5
-    assert torch.equal(again.likelihood(levels, repeats=2).log_prob, value)
-
-
 @pytest.mark.parametrize("net_input", NET_INPUTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_untrained_latent_model_is_its_flow(kind, net_input, folders):
-    flow = Flow.from_pretrained(folders / kind)
+def test_flows_load_and_are_their_untrained_latent_model(kind, net_input, folders):
+    flow, levels = Flow.from_pretrained(folders / kind), random_levels(50, seed=3)
+    value = fitted(kind).likelihood(levels, repeats=2).log_prob
+    assert value.mean() > -16 * math.log(LEVELS) + 5
+    assert torch.equal(flow.likelihood(levels, repeats=2).log_prob, value)
     given = {"net_input": net_input, "block_out_channels": (8,), "norm_num_groups": 4}
     ebm = EBM(resolve(DATA, given, None, flow)[0])
     ebm.space.load_state_dict(flow.space.state_dict())
@@ -74,32 +62,27 @@ def test_untrained_latent_model_is_its_flow(kind, net_input, folders):
 
 @pytest.mark.process
 def test_scripts_train_and_evaluate_in_latent_space(tmp_path, image_folder, script, capsys):
+    flow, run = tmp_path / "flow", tmp_path / "run"
     dataset = ["--dataset", f"folder:{image_folder}"]
-    flow, run = str(tmp_path / "flow"), str(tmp_path / "run")
+    train, bpd = script("train/ebm.py"), script("evaluate/bpd.py")
     fit = [*dataset, "--flow", "copula", "--output_dir", flow]
-    assert run_script(script("train/flow.py").main, fit) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert math.isfinite(figures["bits_per_dim"]) and figures["output_dir"] == flow
-    train = [*dataset, "--space", "copula", "--flow", flow, "--net_input", "x"]
-    train += [*TINY, "--output_dir", run, "--max_train_steps", "2", "--validation_steps", "2"]
-    assert run_script(script("train/ebm.py").main, train) == 0
-    (tmp_path / "flow" / "model.safetensors").unlink()  # a copy is in the model's folder
-    score = [run, "--limit", "2", "--repeats", "1", "--estimator", "ratio", "elbo", "pf_ode"]
-    score += ["--eps", "0.01", "--estimator_args", "num_steps=2", "num_draws=1"]
-    score += ["--output_dir", str(tmp_path / "bpd")]
-    capsys.readouterr()
-    assert run_script(script("evaluate/bpd.py").main, score) == 0
-    out = capsys.readouterr().out
-    assert set(json.loads(out.splitlines()[-1])["estimators"]) == {"ratio", "pf_ode", "elbo"}
-    truncated = [*score, "--dequantisation", "truncated_normal"]
-    assert run_script(script("evaluate/bpd.py").main, truncated) == 2
+    figures = figures_of(script("train/flow.py"), *fit)
+    assert math.isfinite(figures["bits_per_dim"]) and figures["output_dir"] == str(flow)
+    words = [*dataset, "--space", "copula", "--flow", flow, "--net_input", "x", *TINY]
+    words += ["--max_train_steps", 2, "--validation_steps", 2, "--output_dir", run]
+    assert call(train, *words) == 0
+    (flow / "model.safetensors").unlink()  # a copy is in the model's folder
+    score = "--limit 2 --repeats 1 --eps 0.01 --estimator_args num_steps=2 num_draws=1".split()
+    score = [run, *score, "--output_dir", tmp_path, "--estimator", "ratio", "elbo", "pf_ode"]
+    assert set(figures_of(bpd, *score)["estimators"]) == {"ratio", "pf_ode", "elbo"}
+    assert call(bpd, *score, "--dequantisation", "truncated_normal") == 2
     assert "CopulaSpace" in capsys.readouterr().err
     assert EBM.from_pretrained(run).config.space == "copula"
     # a run initialised from it needs no other flow
-    longer = [*dataset, "--init_from", run, "--config", f"{run}/run.json"]
-    assert run_script(script("train/ebm.py").main, [*longer, "--output_dir", run + "2"]) == 0
-    ours, theirs = (EBM.from_pretrained(folder).space.state_dict() for folder in (run, run + "2"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    longer = [*dataset, "--init_from", run, "--config", run / "run.json"]
+    assert call(train, *longer, "--output_dir", tmp_path / "2") == 0
+    runs = (run, tmp_path / "2")
+    assert equal_tensors(*(EBM.from_pretrained(each).space.state_dict() for each in runs))
 
 
 def test_initial_model_must_have_the_same_flow(folders, tmp_path):
@@ -123,30 +106,13 @@ def test_incompatible_flows_are_reported(folders):
     assert "(1, 4, 4)" in error_of(resolve, other, {}, None, flow)
     given = {"net_input": "x", "input_frequencies": (1.0,)}
     assert "net_input" in error_of(resolve, DATA, given, None, flow)
-    message = error_of(Flow.from_pretrained, ROOT / "ebm_app" / "pretrained" / "digits")
-    assert "energy model" in message
+    assert "energy model" in error_of(Flow.from_pretrained, "digits")
     assert "flow" in error_of(EBM.from_pretrained, folders / "copula")
-
-
-@pytest.mark.process
-def test_spline_flow_resumes_exactly(tmp_path, image_folder, script):
-    main, runs = script("train/flow.py").main, (tmp_path / "whole", tmp_path / "part")
-    flags = f"--dataset folder:{image_folder} --flow spline"
-    flags += " --max_train_steps 4 --checkpointing_steps 2 --validation_steps 2 --logging_steps 1"
-    flags += " --train_batch_size 4 --validation_images 4 --device cpu"
-    assert run_script(main, [*flags.split(), "--output_dir", str(runs[0])]) == 0
-    shutil.copytree(*runs)
-    shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
-    resume = ["--output_dir", str(runs[1]), "--resume_from_checkpoint", "latest"]
-    assert run_script(main, [*flags.split(), *resume]) == 0
-    whole, part = (load_file(run / "checkpoint-4" / "model.safetensors") for run in runs)
-    assert whole.keys() == part.keys() and any("conditioner" in name for name in whole)
-    assert all(torch.equal(whole[name], part[name]) for name in whole)
 
 
 def smooth_images(num, seed):
     """Return images (num, 1, 8, 8) of 256 levels with 9 degrees of freedom."""
-    numbers = torch.randn(num, 1, 3, 3, generator=torch.Generator().manual_seed(seed))
+    numbers = torch.randn(num, 1, 3, 3, generator=generator(seed))
     x = torch.nn.functional.interpolate(numbers, (8, 8), mode="bilinear")
     return (x.sigmoid() * 256).floor().clamp(0, 255).to(torch.uint8)
 
@@ -155,9 +121,8 @@ def smooth_images(num, seed):
 @pytest.mark.parametrize("num", [3, 20])
 def test_few_images_cost_at_most_one_bit_more_than_uniform(kind, num):
     """Their covariance is singular, and most levels are never seen."""
-    flow = Flow(FlowConfig("smooth", (1, 8, 8), 256, kind))
-    repeats = 100
-    noise = torch.rand((num * repeats, 1, 8, 8), generator=torch.Generator().manual_seed(1))
+    flow, repeats = Flow(FlowConfig("smooth", (1, 8, 8), 256, kind)), 100
+    noise = torch.rand((num * repeats, 1, 8, 8), generator=generator(1))
     levels = smooth_images(num, seed=2)
     flow.space.fit(dequantise(levels.repeat(repeats, 1, 1, 1), 256, noise), repeats)
     bits = flow.likelihood(smooth_images(100, seed=3)).bits_per_dim

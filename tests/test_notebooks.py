@@ -11,7 +11,6 @@ FOLDER = ROOT / "docs" / "notebooks"
 
 
 def run(name):
-    """Run the cells of a notebook and return its variables."""
     names = {}
     for cell in json.loads((FOLDER / name).read_text(encoding="utf-8"))["cells"]:
         assert not cell.get("outputs")  # notebooks are stored without outputs

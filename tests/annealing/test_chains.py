@@ -24,7 +24,6 @@ KINDS = {"ais": (False, PLAIN), "diffused": (True, replace(PLAIN, steps_per_temp
 
 @pytest.fixture(autouse=True)
 def large_blocks(monkeypatch):
-    """Run many chains per batch."""
     monkeypatch.setattr(module, "BLOCK_SIZE", 1000)
     monkeypatch.setattr(module, "NUM_PILOT", 64)
 

@@ -3,7 +3,8 @@
 
 def test_benchmark_ranks_unusual_images(script, tmp_path, capsys):
     main = script("evaluate/anomaly.py").main
-    metrics = main(["digits", "--limit", "12", "--output_dir", str(tmp_path), "--seed", "3"])
+    flags = "--limit 12 --num_unusual 12 --seed 3 --output_dir".split()
+    metrics = main(["digits", *flags, str(tmp_path)])
     assert metrics["rows"]["shuffled"]["detector"] > 0.9
     assert set(metrics["false_alarms"]) == {"0.01", "0.05", "0.1"}
     assert "isolation forest" in capsys.readouterr().out

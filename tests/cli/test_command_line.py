@@ -1,13 +1,14 @@
 """Flags and settings KEY=VALUE: types, ranges, mistakes, and the defaults of every script."""
 
 import dataclasses
+from importlib import import_module
 from typing import Annotated, Literal
 
 import pytest
 from annotated_types import Len
-from conftest import error_of
-from flags import SCRIPTS, arguments_of, required
+from conftest import ROOT, error_of
 
+from ebm_app.cli.__main__ import COMMANDS
 from ebm_app.cli.command_line import Positional, argument, explicit, parse
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
@@ -25,17 +26,16 @@ from ebm_app.utils.registry import settings_of_each
 
 #: Texts that a user may type in place of a number
 TEXTS = ["-1", "0", "1", "1.5", "nan", "-inf", "1e400", "1e308", "x", "", "9" * 5000, "2147483648"]
-KINDS = {
-    kind.__name__: kind
-    for kinds in (SAMPLERS, ESTIMATORS, DEQUANTISERS)
-    for kind in kinds.values()
-}
+STUDIES = [path.stem for path in sorted((ROOT / "evaluate" / "studies").glob("*.py"))]
+MODULES = [f"ebm_app.cli.{name}" for name in COMMANDS.values()]
+MODULES += [f"studies.{name}" for name in STUDIES]
+#: Settings classes, by name
+KINDS = {kind.__name__: kind for kind in (SAMPLERS | ESTIMATORS | DEQUANTISERS).values()}
+KINDS |= {name: import_module(name).Arguments for name in MODULES}
 
 
 @configuration(kw_only=True)
 class Walk:
-    """Flags of a walk."""
-
     place: Positional[str] = argument("place")
     num_steps: PositiveInt = setting("number of steps", 3)
     pace: Positive | None = advanced("metres per second", None)
@@ -68,9 +68,10 @@ def test_help_shows_defaults_and_hides_advanced_flags(capsys):
         assert ("metres per second" in printed) == is_shown
 
 
-@pytest.mark.parametrize(
-    "words", ["", "here there", "here --steps 3", "here --num_steps few", "here --hidden 1"]
-)
+MISTAKES = ["", "here there", "here --steps 3", "here --num_steps few", "here --hidden 1"]
+
+
+@pytest.mark.parametrize("words", MISTAKES)
 def test_unknown_word_exits_with_code_2(capsys, words):
     with pytest.raises(SystemExit) as stop:
         parse(Walk, "A walk.", words.split())
@@ -86,13 +87,15 @@ def test_settings_go_to_every_kind_that_has_them():
         assert "num_steps" in error_of(settings_of_each, {"run": Run}, [pair])
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, *KINDS])
-def test_any_text_is_a_number_or_one_sentence(name):
-    kind = arguments_of(name) if name in SCRIPTS else KINDS[name]
-    for item in dataclasses.fields(kind):
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_any_text_is_a_number_or_one_sentence(kind):
+    absent, items = dataclasses.MISSING, dataclasses.fields(kind)
+    needed = [i for i in items if i.default is i.default_factory is absent]
+    values = {i.name: ("digits",) if "tuple[" in str(i.type) else "digits" for i in needed}
+    for item in items:
         for text in TEXTS if type(item.default) in (int, float) else ():
             try:
-                made = from_strings(kind, {**required(kind), item.name: text})
+                made = from_strings(kind, {**values, item.name: text})
             except UserError as error:
                 message = str(error)
                 assert item.name in message and "\n" not in message and len(message) < 250

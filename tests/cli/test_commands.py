@@ -25,11 +25,7 @@ from ebm_app.utils.registry import import_extension
 
 MODULE = """
 from ebm_app.paths import PATHS, LinearVPPath
-
-class Mine(LinearVPPath):
-    pass
-
-PATHS["mine"] = Mine
+PATHS["mine"] = type("Mine", (LinearVPPath,), {})
 """
 
 
@@ -67,12 +63,8 @@ def test_names_in_help_are_those_of_the_registries():
     registries = {**settings.NAMES, "path": PATHS, "sampler": SAMPLERS, "estimator": ESTIMATORS}
     for kind, names in NAMES.items():
         assert {*names.split()} == {*registries[kind]}
-    texts = {
-        field.name: field.metadata["help"]
-        for kind in (bpd.Arguments, sample.Arguments)
-        for field in dataclasses.fields(kind)
-        if "help" in field.metadata
-    }
+    items = [*dataclasses.fields(bpd.Arguments), *dataclasses.fields(sample.Arguments)]
+    texts = {item.name: item.metadata.get("help") for item in items}
     assert all(f"{name}: " in texts["estimator"] for name in [*ESTIMATORS, "all"])
     assert all(name in texts["dequantisation"] for name in DEQUANTISERS)
     for name, kind in SAMPLERS.items():

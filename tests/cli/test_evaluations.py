@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from conftest import NET, call
+from conftest import NET, call, figures_of
 from PIL import Image
 
 from ebm_app.cli import ais, compare, samplers, selftest
@@ -28,9 +28,7 @@ SHORT = (
 @pytest.mark.parametrize("methods", [["ais", "diffused", "raise"], ["raise"]])
 def test_every_method_estimates_log_z(folder, capsys, tmp_path, methods):
     flags = [*SHORT, "--output_dir", tmp_path, "--method", *methods]
-    assert call(ais, folder / "grey", *flags) == 0
-    printed = capsys.readouterr().out
-    figures = json.loads(printed.splitlines()[-1])
+    figures, printed = figures_of(ais, folder / "grey", *flags), capsys.readouterr().out
     assert list(figures["methods"]) == methods and figures["method"] == methods[0]
     assert {"log_z", "stderr", "ess", "acceptance"} <= set(figures)
     for name, row in figures["methods"].items():
@@ -42,17 +40,14 @@ def test_every_method_estimates_log_z(folder, capsys, tmp_path, methods):
         assert {"forward_log_z", "reverse_log_z"} <= set(figures["methods"]["ais"])
 
 
-def test_two_models_are_compared_on_the_same_images(folder, capsys, tmp_path):
+def test_two_models_are_compared_on_the_same_images(folder, tmp_path):
     runs = [folder / "grey", folder / "labelled"]
     flags = ["--limit", 5, "--repeats", 2, "--device", "cpu", "--output_dir", tmp_path]
-    assert call(compare, *runs, *flags) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    figures = figures_of(compare, *runs, *flags)
     levels = load_images("digits").test[:5]
     noise = dequantisation_noise(2, levels, 0)
-    one, other = (
-        EBM.from_pretrained(run).likelihood(levels, noise=noise).bits_per_dim.double()
-        for run in runs
-    )
+    results = [EBM.from_pretrained(run).likelihood(levels, noise=noise) for run in runs]
+    one, other = (result.bits_per_dim.double() for result in results)
     assert figures["difference"] == pytest.approx((one - other).mean().item(), abs=1e-5)
     assert figures["stderr"] == pytest.approx(standard_error(one - other).item(), rel=1e-3)
     rows = {row["setting"]: (row["first"], row["second"]) for row in figures["settings"]}
@@ -72,9 +67,8 @@ def test_models_and_likelihoods_have_short_reprs(folder):
 def test_every_run_is_a_row_of_the_table(capsys, tmp_path, folder):
     flags = "--num_images 5 --batch_size 3 --classifier_steps 5 --device cpu".split()
     runs = [word for run in (FLOW, HMC, "pf_ode  num_steps=1") for word in ("--run", run)]
-    assert call(samplers, folder / "grey", "--output_dir", tmp_path, *flags, *runs) == 0
-    *table, last = capsys.readouterr().out.strip().splitlines()
-    figures = json.loads(last)
+    figures = figures_of(samplers, folder / "grey", "--output_dir", tmp_path, *flags, *runs)
+    table = capsys.readouterr().out.splitlines()
     assert 0 <= figures["classifier_accuracy"] <= 1
     flow, hmc = figures["table"]
     assert (flow["run"], flow["nfe"], hmc["run"]) == (FLOW, 3, HMC)
@@ -111,12 +105,10 @@ def exact(tmp_path):
 
 
 @pytest.mark.process
-def test_exact_model_passes_and_random_one_fails(exact, folder, capsys, tmp_path):
-    figures, flags = [], "--limit 16 --num_times 4 --pf_ode_steps 6 --device cpu".split()
-    for model in (exact, folder / "grey"):
-        assert call(selftest, model, *flags, "--output_dir", tmp_path / "out") == 0
-        figures.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
-    good, bad = figures
+def test_exact_model_passes_and_random_one_fails(exact, folder, tmp_path):
+    flags = "--limit 16 --num_times 4 --pf_ode_steps 6 --device cpu --output_dir".split()
+    models = (exact, folder / "grey")
+    good, bad = (figures_of(selftest, model, *flags, tmp_path / "out") for model in models)
     names = [check["name"] for check in good["checks"]]
     assert names[:2] == ["mean time score", "predicted noise"] and "elbo against" in names[2]
     assert good["passed"] and all(check["passed"] for check in good["checks"])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import call
+from conftest import call, figures_of
 from exact import generator
 
 from ebm_app.cli import toy
@@ -22,7 +22,6 @@ TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2 --quick --device
 
 @pytest.fixture(autouse=True)
 def few_points(monkeypatch):
-    """Few evaluation points."""
     monkeypatch.setattr(toy, "QUICK_POINTS", 40)
 
 
@@ -38,10 +37,8 @@ def test_table_selects_and_repeats_the_best_rate(capsys, tmp_path, monkeypatch):
     methods = ["ctsm_v_time1", "tsm_stein"]
     flags = ["--problems", "gaussians_d2", "--methods", *methods, "--seed", "4"]
     flags += [*TINY, "--output_dir", tmp_path]
-    assert call(toy, *flags) == 0
-    printed = capsys.readouterr().out
-    assert "| 0.104 |" in printed  # the paper's figure beside ours
-    answer = json.loads(printed.splitlines()[-1])
+    answer = figures_of(toy, *flags)
+    assert "| 0.104 |" in capsys.readouterr().out  # the paper's figure beside ours
     assert json.loads((tmp_path / "toy.json").read_text())["figures"] == answer
     runs = [(1e-3, 4), (1e-2, 4), (1e-2, 5)]
     assert sorted(ran) == sorted((method, *run) for method in methods for run in runs)
@@ -71,7 +68,7 @@ def test_every_method_of_a_problem_trains(name):
 
 def test_mi_script_on_the_problems_of_the_paper(script, tmp_path):
     flags = ["--problems", "mi_d40", "--methods", "ctsm_v_time1", *TINY]
-    answer = script("evaluate/mi.py").main([*flags, "--output_dir", str(tmp_path)])
+    answer = figures_of(script("evaluate/mi.py"), *flags, "--output_dir", tmp_path)
     (row,) = answer["table"]
     assert row["matrix"] is not None and row["divergence_truth"] > 0
 
@@ -88,7 +85,7 @@ def test_mi_benchmark_compares_with_the_truth(script, tmp_path, monkeypatch, cap
     monkeypatch.setitem(sys.modules, "bmi", SimpleNamespace(benchmark=package))
     monkeypatch.setitem(sys.modules, "bmi.benchmark", package)
     flags = "--tasks 1v1-normal-0.75 --num_rows 1000 --iterations 20".split()
-    answer = bmi.main([*flags, "--output_dir", str(tmp_path)])
+    answer = figures_of(bmi, *flags, "--output_dir", tmp_path)
     (row,) = answer["table"]
     assert row["truth"] == pytest.approx(0.4133, abs=1e-4)
     low, high = row["interval"]

@@ -22,7 +22,6 @@ def noise_image(size, channels, seed):
 
 
 def fill(folder, number=10, size=(6, 5), channels=1, suffix=".png", seed=0):
-    """Write images of noise, all different."""
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(number):
         noise_image(size, channels, seed + i).save(folder / f"{i:03d}{suffix}")

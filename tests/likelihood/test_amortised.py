@@ -32,7 +32,6 @@ def network(teacher="", **settings):
 
 @pytest.fixture(scope="module")
 def ebm(tmp_path_factory):
-    """A model with an amortised likelihood in its folder."""
     folder = tmp_path_factory.mktemp("model")
     EBM.from_pretrained("digits").save_pretrained(folder)
     loaded = EBM.from_pretrained(folder)

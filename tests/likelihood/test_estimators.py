@@ -37,7 +37,6 @@ def mixture(shape, head=1):
 
 
 def points(model, shape, num=6):
-    """Data and noise."""
     return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
 
 

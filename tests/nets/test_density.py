@@ -33,7 +33,6 @@ MODELS = {
 
 
 def points(model, shape, num=4):
-    """Half of them data, half noise."""
     return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
 
 

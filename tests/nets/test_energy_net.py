@@ -1,13 +1,11 @@
 """Energy networks: both derivatives in one pass, distillation, and the estimator."""
 
 import dataclasses
-import json
 import math
-import shutil
 
 import pytest
 import torch
-from conftest import GREY, call, error_of
+from conftest import GREY, error_of
 from exact import F64, normal
 from torch import nn
 
@@ -17,7 +15,6 @@ from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.training.ebm_task import Distillation, energy_config
-from ebm_app.utils.files import read_tensors
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 EPS = 1e-3
@@ -52,15 +49,6 @@ def test_both_derivatives_match_closed_form(path):
     assert torch.allclose(model(x, t).components[:, 0], by_u * rate, rtol=1e-8)
     score = -x + GAIN * u_x * (0.3 * u_x.square() + 0.4 * x + u_x)
     assert torch.allclose(model(x, t).score, score, rtol=1e-12)
-
-
-def test_scores_can_be_differentiated():
-    """The divergence of a probability flow needs it."""
-    model, t = EnergyModel(Bilinear(), LinearVPPath(), EPS), torch.full((3,), 0.5, dtype=F64)
-    point = normal((3, 4)).requires_grad_()
-    (second,) = torch.autograd.grad(model(point, t).score.sum(), point)
-    u = model.time_input(model.path, model.interval, t)
-    assert torch.allclose(second, (-1 + 0.4 * GAIN * u)[:, None].expand(3, 4), rtol=1e-12)
 
 
 def test_energy_equals_the_integral_of_its_time_derivative():
@@ -115,22 +103,3 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
     assert "no Stein head" in error_of(
         energy_config, dataclasses.replace(config, stein_head=False)
     )
-
-
-@pytest.mark.process
-def test_energy_script_distils_and_resumes_exactly(folder, tmp_path, script, capsys):
-    runs = tmp_path / "whole", tmp_path / "part"
-    flags = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4 --logging_steps 1"
-    flags += " --train_batch_size 4 --validation_images 4 --num_preview_images 0 --device cpu"
-    module, words = script("train/energy.py"), [folder / "grey", *flags.split(), "--output_dir"]
-    assert call(module, *words, runs[0]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    config = json.loads((runs[0] / "config.json").read_text())
-    assert config["calibration"] == figures["calibration_nats"]
-    assert config["calibration"]["spread"] > 0
-    shutil.copytree(*runs)
-    shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
-    assert call(module, *words, runs[1], "--resume_from_checkpoint", "latest") == 0
-    whole, part = (read_tensors(run / "checkpoint-4" / "model.safetensors") for run in runs)
-    assert all(torch.equal(whole[name], part[name]) for name in whole)
-    assert EBM.from_pretrained(runs[1]).config.calibration == Calibration(**config["calibration"])

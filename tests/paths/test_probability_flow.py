@@ -25,7 +25,6 @@ def gaussian(path):
 
 
 def run(model, x, num_steps=20, start=START, end=END, solver="heun", probes=None):
-    """Return the last state of the flow of an exact score."""
     options = ((start, end), solver, num_steps, probes)
     *_, state = solve_flow(model.exact_score, model.path, ARC_LENGTH, x, *options)
     return state

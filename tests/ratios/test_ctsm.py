@@ -18,14 +18,12 @@ from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A small network, and short batches."""
     monkeypatch.setattr(ctsm, "WIDTH", 32)
     monkeypatch.setattr(ctsm, "BATCH_SIZE", 256)
     monkeypatch.setattr(ctsm, "CHECK_EVERY", 20)
 
 
 def gaussians(dim):
-    """N(0, I) and a shifted and scaled Gaussian."""
     std = torch.linspace(0.8, 1.2, dim)
     return DensityPair(
         standard_normal(dim), GaussianMixture([[1.2 / math.sqrt(dim)] * dim], std[None])

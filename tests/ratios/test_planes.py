@@ -14,7 +14,6 @@ SHIFT = 4.0
 
 
 def exact():
-    """The exact time score of N(SHIFT, I)."""
     mean = torch.full((1, 2), SHIFT, dtype=F64)
     return TimeScoreRatio(ExactModel(LinearVPPath(), 1e-5, mean, (1.0,)), CTSM())
 

@@ -16,7 +16,6 @@ NUMBERS = np.random.default_rng(7).standard_normal((12, 3))
 
 
 def write(path, content):
-    """Write text, bytes or an array."""
     if isinstance(content, np.ndarray):
         np.save(path, content)
     else:
@@ -99,19 +98,15 @@ def test_invalid_file_is_named(tmp_path, content, parts):
     assert all(part in message for part in (str(path), *parts)) and "trust" not in message
 
 
-@pytest.mark.parametrize(
-    "text, reason",
-    [
+def test_table_that_would_be_misread_raises(tmp_path):
+    for text, reason in (
         ("1.5,2\n2.5,3\n", "instead of the names"),  # the first row would be lost
         ("1,5;2\n2,5;3\n", "instead of the names"),
         ("1.5e+00 2.0e+00\n2.5e+00 3.0e+00\n", "instead of the names"),
         (",a\n0,1.5\n1,2.5\n", "no name"),  # the index of pandas would be a column
         ("a;b\n1;2\n2;3 %\n", "'3 %' in row 2"),
-    ],
-)
-def test_table_that_would_be_misread_raises(tmp_path, text, reason):
-    path = write(tmp_path / "d.csv", text)
-    assert reason in error_of(read_rows, path)
+    ):
+        assert reason in error_of(read_rows, write(tmp_path / "d.csv", text))
 
 
 def test_header_with_years_or_quoted_separators(tmp_path):

@@ -11,13 +11,7 @@ from ebm_app import EBM
 from ebm_app.cli import distill
 from ebm_app.data.images import load_images
 from ebm_app.training import amortised_task
-from ebm_app.training.amortised_task import (
-    Regression,
-    Targets,
-    build_network,
-    calibrate,
-    make_targets,
-)
+from ebm_app.training.amortised_task import Regression, Targets, build_network, make_targets
 from ebm_app.utils.files import read_json
 
 DATA = load_images("digits")
@@ -31,7 +25,6 @@ def few_images(monkeypatch):
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
-    """Folder of a model."""
     folder = tmp_path_factory.mktemp("teacher")
     torch.manual_seed(0)
     EBM(GREY).save_pretrained(folder)
@@ -40,7 +33,6 @@ def teacher(tmp_path_factory):
 
 @pytest.fixture
 def make(teacher, tmp_path):
-    """Make targets quickly."""
     settings = {"folder": tmp_path, "num_nodes": 3, "num_draws": 1}
     return partial(make_targets, EBM.from_pretrained(teacher), [DATA], **settings)
 
@@ -49,10 +41,8 @@ def test_targets_are_terms_of_the_bound(teacher, make):
     """Of ordinary and of unusual images in turn."""
     targets, held_out = make("train", 16), make("validation", 8)
     assert targets.is_ordinary.tolist() == [True, False] * 8
-    is_training, is_leak = (
-        (part.levels[:, None] == DATA.train).flatten(2).all(2).any(1)
-        for part in (targets, held_out)
-    )
+    parts = targets.levels, held_out.levels
+    is_training, is_leak = ((x[:, None] == DATA.train).flatten(2).all(2).any(1) for x in parts)
     assert is_training[targets.is_ordinary].all() and not is_training[~targets.is_ordinary].all()
     assert not is_leak[held_out.is_ordinary].any()
     ebm = EBM.from_pretrained(teacher)
@@ -115,7 +105,7 @@ def test_calibrated_error_follows_the_distance():
     levels = torch.arange(1, 101, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
     terms = torch.zeros(levels.shape)
     is_ordinary = torch.arange(100) < 3
-    table = calibrate(OffByDistance(), Targets(levels, terms, is_ordinary))
+    table = amortised_task.calibrate(OffByDistance(), Targets(levels, terms, is_ordinary))
     assert (table.offset, table.spread) == pytest.approx((2.0, 1.0))
     errors = table.error_at(torch.tensor([30.0, 60.0], dtype=torch.float64))
     assert errors.tolist() == pytest.approx([28, 58], rel=0.1)
@@ -123,15 +113,13 @@ def test_calibrated_error_follows_the_distance():
 
 def test_command_trains_resumes_and_reports(teacher, tmp_path):
     folder = tmp_path / "run"
-    words = [str(teacher), "--target", "likelihood", "--num_images", "16"]
-    words += ["--max_train_steps", "3", "--train_batch_size", "8"]
-    words += ["--output_dir", str(folder)]
+    words = [str(teacher), *"--target likelihood --num_images 16 --max_train_steps 3".split()]
+    words += ["--train_batch_size", "8", "--output_dir", str(folder)]
     figures = distill.main(words)
     record = read_json(folder / "run.json")["figures"]
     assert record["spread_bits"] == figures["spread_bits"] > 0
-    result = EBM.from_pretrained(teacher).likelihood(
-        DATA.test[:3], estimator="amortised", folder=str(folder)
-    )
+    settings = {"estimator": "amortised", "folder": str(folder)}
+    result = EBM.from_pretrained(teacher).likelihood(DATA.test[:3], **settings)
     assert result.log_prob.isfinite().all() and (result.error > 0).all()
     assert "already holds a run" in error_of(distill.main, words)
     again = distill.main([*words, "--resume_from_checkpoint", "latest"])

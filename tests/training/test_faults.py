@@ -1,6 +1,8 @@
 """Damaged models and recorded settings raise a UserError, or load without harm."""
 
 import json
+from copy import copy
+from itertools import cycle
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ VALUES = (
     *(0, -1, 3, 255, 256, 2**31, 2**63, -(2**64), 0.5, 1e-12, 1e300, 5e-324, 17.5),
     *([1, 8], [3, 8, 8], [4096] * 3, [4096] * 8, [1] * 300, "spline", "copula", "normalised"),
 )
+#: Of the values used at a place
+OFFSETS = cycle(range(8))
 #: Damage to the bytes of a file
 BYTES = {
     "deep": ("config.json", lambda text: b"[" * 100_000),
@@ -39,14 +43,12 @@ DAMAGE = {
 
 @pytest.fixture(params=MODELS.values(), ids=MODELS)
 def model(request, tmp_path):
-    """(class, folder of an intact model)."""
     kind, config = request.param
     kind(config).save_pretrained(tmp_path)
     return kind, tmp_path
 
 
 def error_in(call, *args, **options):
-    """The message of the UserError of a call, or None."""
     try:
         call(*args, **options)
     except UserError as error:
@@ -60,28 +62,18 @@ def load(model):
     return error_in(kind.from_pretrained, folder, allow_edited_config=True)
 
 
-def places(data, path=()):
-    """The paths of all values in JSON data."""
-    items = data.items() if isinstance(data, dict) else enumerate(data)
-    for key, value in items:
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from places(value, (*path, key))
-
-
-def with_faults(original):
+def with_faults(data):
     """JSON data with another value, or none, at each of its places in turn."""
-    for index, (*path, key) in enumerate(places(original)):
-        # other values for each place
-        for value in (*VALUES[index % 8 :: 8], "deleted"):
-            data = json.loads(json.dumps(original))
-            parent = data
-            for step in path:
-                parent = parent[step]
-            parent[key] = value
-            if value == "deleted":
-                del parent[key]
-            yield data
+    for key, value in list(data.items() if isinstance(data, dict) else enumerate(data)):
+        faults = VALUES[next(OFFSETS) :: 8]
+        if isinstance(value, dict | list):
+            faults = (*faults, *with_faults(value))
+        for fault in (*faults, "deleted"):
+            changed = copy(data)
+            changed[key] = fault
+            if fault == "deleted":
+                del changed[key]
+            yield changed
 
 
 def test_faulty_config_raises_user_errors_only(model):
@@ -93,8 +85,7 @@ def test_faulty_config_raises_user_errors_only(model):
 
 def test_faulty_record_raises_user_errors_only():
     digits = load_images("digits")
-    original = json.loads(json.dumps(record_settings(*resolve(digits, {}))))
-    for data in with_faults(original):
+    for data in with_faults(json.loads(json.dumps(record_settings(*resolve(digits, {}))))):
         error_in(resolve, digits, {}, data)
 
 

@@ -27,15 +27,9 @@ class GPUTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner):
-        return torch.Tensor._make_wrapper_subclass(
-            cls,
-            inner.shape,
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
-            device=GPU,
-            requires_grad=inner.requires_grad,
-        )
+        options = {"strides": inner.stride(), "storage_offset": inner.storage_offset()}
+        options |= {"dtype": inner.dtype, "requires_grad": inner.requires_grad, "device": GPU}
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, **options)
 
     def __init__(self, inner):
         self.inner = inner.detach()
@@ -44,9 +38,6 @@ class GPUTensor(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         with PretendGPU.current:
             return func(*args, **(kwargs or {}))
-
-    def __repr__(self):
-        return f"GPUTensor({self.inner})"
 
 
 class PretendGPU(TorchDispatchMode):
@@ -98,7 +89,6 @@ class PretendGPU(TorchDispatchMode):
 
 
 def to_pretend_gpu(module):
-    """Move the parameters and buffers of a module."""
     for part in module.modules():
         for name, weight in part._parameters.items():
             if weight is not None:
@@ -108,18 +98,16 @@ def to_pretend_gpu(module):
     return module
 
 
-CONFIG = replace(
-    GREY, prediction="levels", dequantisation="truncated_normal", input_frequencies=(1.0, 2.0)
-)
-
+LEVELS = {"prediction": "levels", "dequantisation": "truncated_normal"}
+CONFIG = replace(GREY, input_frequencies=(1.0, 2.0), **LEVELS)
 ATTENTION = UNetConfig((8, 8), norm_num_groups=4, attention_levels=(1,), num_heads=2)
 LABELLED = replace(GREY, prediction="moments", num_classes=3)
+CONFIGS = {"levels": CONFIG, "early": replace(LABELLED, early=EarlyConfig(ATTENTION))}
 
 
 @pytest.fixture
 def gpu_model():
-    ebm, gpu = EBM(CONFIG), PretendGPU()
-    return to_pretend_gpu(ebm), gpu
+    return to_pretend_gpu(EBM(CONFIG)), PretendGPU()
 
 
 def test_a_copy_that_blocks_is_counted(gpu_model):
@@ -151,26 +139,21 @@ def test_a_training_step_never_waits(gpu_model):
     assert losses.device == GPU and not +gpu.waits
 
 
-@pytest.mark.parametrize("sampler", [PFODESampler, DPMSampler])
-def test_waits_of_a_sampler_do_not_grow_with_its_steps(gpu_model, sampler):
+def test_waits_do_not_grow_with_steps_and_nodes(gpu_model):
     ebm, gpu = gpu_model
+    x = GPUTensor(torch.randn(2, 1, 8, 8))
+    for sampler in (PFODESampler(3), DPMSampler(3)):
+        gpu.waits.clear()
+        with gpu:
+            *_, last = sampler.iterate(ebm.density, x, None)
+        assert last.x.device == GPU and sum(gpu.waits.values()) <= 1
+    gpu.waits.clear()
     with gpu:
-        *_, last = sampler(3).iterate(ebm.density, GPUTensor(torch.randn(2, 1, 8, 8)), None)
-    assert last.x.device == GPU
-    assert sum(gpu.waits.values()) <= 1
-
-
-def test_elbo_waits_for_few_copies(gpu_model):
-    """Its number of waits does not grow with the nodes."""
-    ebm, gpu = gpu_model
-    with gpu:
-        VariationalBound()(ebm.density, GPUTensor(torch.rand(2, 1, 8, 8)), 0.99)
+        VariationalBound()(ebm.density, x, 0.99)
     assert sum(gpu.waits.values()) <= 9
 
 
-@pytest.mark.parametrize(
-    "config", [CONFIG, replace(LABELLED, early=EarlyConfig(ATTENTION))], ids=["levels", "early"]
-)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_loss_compiles_to_one_graph(config):
     torch.manual_seed(0)
     ebm, generator = EBM(config), torch.Generator().manual_seed(0)

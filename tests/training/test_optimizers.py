@@ -13,9 +13,8 @@ def test_muon_matches_torch_on_matrices():
     before = ours.detach().clone()
     filters = nn.Parameter(before.view(64, 12, 2, 2).clone())
     own = Muon([ours, filters], lr=0.01, weight_decay=0.1)
-    other = torch.optim.Muon(
-        [theirs], lr=0.01, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"
-    )
+    settings = {"momentum": 0.95, "adjust_lr_fn": "match_rms_adamw"}
+    other = torch.optim.Muon([theirs], lr=0.01, weight_decay=0.1, **settings)
     for step in range(3):
         for weight in (ours, theirs, filters):
             weight.grad = normal((64, 48), step).float().view_as(weight)

@@ -16,12 +16,7 @@ from runs import equal_tensors, without_speeds
 from safetensors.torch import load_file
 
 from ebm_app.ebm import EBM
-from ebm_app.training.checkpoint import (
-    checkpoints,
-    find_checkpoint,
-    save_checkpoint,
-    verify,
-)
+from ebm_app.training.checkpoint import checkpoints, find_checkpoint, save_checkpoint, verify
 from ebm_app.training.metrics import read_metrics
 from ebm_app.utils.files import read_json
 
@@ -36,8 +31,6 @@ RESUME = ["--resume_from_checkpoint", "latest"]
 
 @pytest.fixture(scope="module")
 def train(image_folder):
-    """Train in separate processes; return their exit code."""
-
     def run(folder, *flags, num=1, stop=(), steps=STEPS):
         words = ["--dataset", f"folder:{image_folder}", "--output_dir", folder, *TINY, *steps]
         output = folder.with_suffix(".txt")
@@ -149,11 +142,10 @@ def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path):
 
 def test_processes_end_with_a_killed_launcher(tmp_path, image_folder):
     folder, never = tmp_path / "run", "1000000"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc_per_node", "2", ROOT / "train" / "ebm.py", *TINY]
-    command += ["--dataset", f"folder:{image_folder}", "--output_dir", folder]
-    for name in ("max_train_steps", "checkpointing_steps", "validation_steps"):
-        command += [f"--{name}", never]
+    command = [sys.executable, *"-m torch.distributed.run --standalone --nproc_per_node 2".split()]
+    command += [ROOT / "train" / "ebm.py", *TINY, "--dataset", f"folder:{image_folder}"]
+    command += ["--max_train_steps", never, "--checkpointing_steps", never]
+    command += ["--validation_steps", never, "--output_dir", folder]
     with open(tmp_path / "log", "w") as log:
         launcher = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log)
     metrics = folder / "metrics.jsonl"

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import ROOT, error_of
+from conftest import ROOT, call, error_of
 from runs import SMALL, equal_tensors, random_images, weights_of, without_speeds
 from safetensors.torch import save
 
@@ -21,6 +21,7 @@ from ebm_app.training.checkpoint import checkpoints, find_checkpoint
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.files import read_json
 
 pytestmark = pytest.mark.process
 
@@ -28,7 +29,6 @@ SETTINGS = {**SMALL, "num_levels": 17, "num_preview_images": 1, "max_train_steps
 SETTINGS |= {"checkpointing_steps": 4, "validation_steps": 3}
 IMAGES = random_images(20, 4)
 LATEST = {**SETTINGS, "resume_from_checkpoint": "latest"}
-
 
 OLD_RUN = ROOT / "tests" / "data" / "run_of_2026_11_22"
 #: Last loss of the run that the earlier version did not stop, and the sum of |weights|
@@ -104,6 +104,31 @@ def test_best_model_loads_after_a_changed_setting(run, monkeypatch):
     monkeypatch.setattr(Trainer, "fit", Mock(side_effect=UserError("killed")))
     assert "killed" in error_of(train, IMAGES, run, **changed)
     assert EBM.from_pretrained(run).config.num_nodes == 16
+
+
+SCRIPTS = {
+    "train/energy.py": ["{grey}", "--num_preview_images", "0"],
+    "train/flow.py": ["--dataset", "folder:{images}", "--flow", "spline"],
+}
+
+
+@pytest.mark.parametrize("path", SCRIPTS)
+def test_other_scripts_resume_exactly(path, folder, image_folder, script, tmp_path):
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    words = [word.format(grey=folder / "grey", images=image_folder) for word in SCRIPTS[path]]
+    words += "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4".split()
+    words += "--train_batch_size 4 --validation_images 4 --logging_steps 1 --device cpu".split()
+    assert call(script(path), *words, "--output_dir", whole) == 0
+    shutil.copytree(whole, part)
+    shutil.rmtree(part / "checkpoint-4")  # as if cut off after step 2
+    resume = ["--output_dir", part, "--resume_from_checkpoint", "latest"]
+    assert call(script(path), *words, *resume) == 0
+    first, second = (weights_of(run / "checkpoint-4") for run in (whole, part))
+    assert equal_tensors(first, second) and len(first) > 10
+    if path == "train/energy.py":
+        calibration = read_json(part / "config.json")["calibration"]
+        figures = read_json(whole / "run.json")["figures"]
+        assert calibration == figures["calibration_nats"] and calibration["spread"] > 0
 
 
 def test_other_images_are_refused(run):

@@ -42,6 +42,8 @@ def test_recorded_eps_stays_until_the_dequantiser_changes():
     file = record_settings(*resolve(DIGITS, chosen))
     again, _ = resolve(DIGITS, {"learning_rate": 1e-4}, file)
     own, _ = resolve(DIGITS, {"dequantisation": "truncated_normal"})
+    assert "--dequantisation truncated" in error_of(resolve, DIGITS, {"dequantisation": "uniform"})
+    resolve(DIGITS, {"dequantisation": "decoder"})
     assert again.eps == 1e-6 < own.eps
     for name, eps in (("uniform", 1e-6), ("truncated_normal", own.eps)):
         assert resolve(DIGITS, {"dequantisation": name}, file)[0].eps == eps
@@ -64,21 +66,12 @@ def test_prediction_and_objective_fit_each_other(flags, prediction, objective):
     assert training.weighting == "inverse_variance"
 
 
-def test_levels_need_data_at_the_grey_levels():
-    message = error_of(resolve, DIGITS, {"dequantisation": "uniform"})
-    assert "--dequantisation truncated_normal" in message
-    resolve(DIGITS, {"dequantisation": "decoder"})
+#: Steps, and the warmup, decay of the average, steps of validation and of a checkpoint
+OPEN = [(4000, 100, 0.9975, 400, 200), (200, 20, 0.95, 20, 10), (1, 0, 0.0, 1, 1)]
+OPEN += [(10**6, 100, 0.9999, 100_000, 50_000)]
 
 
-@pytest.mark.parametrize(
-    ("steps", "warmup", "decay", "validation", "checkpointing"),
-    [
-        (4000, 100, 0.9975, 400, 200),
-        (200, 20, 0.95, 20, 10),
-        (1, 0, 0.0, 1, 1),
-        (10**6, 100, 0.9999, 100_000, 50_000),
-    ],
-)
+@pytest.mark.parametrize(("steps", "warmup", "decay", "validation", "checkpointing"), OPEN)
 def test_open_settings_follow_from_the_steps(steps, warmup, decay, validation, checkpointing):
     config = complete(LoopConfig(), steps)
     assert (config.max_train_steps, config.lr_warmup_steps) == (steps, warmup)
@@ -127,11 +120,9 @@ def test_constant_rate_warms_up_and_decays():
     assert rates[15:] == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("size", "side", "millions"),
-    [("small", 64, 1.06), ("base", 64, 36), ("large", 64, 121), ("base", 28, 25.8)],
-)
-def test_network_of_every_size_fits_the_images(size, side, millions):
-    net = UNetConfig(**network_settings(SIZES[size], (3, side, side)))
-    cost = network_cost(EBMConfig("mine", (3, side, side), 256, net=net))
-    assert cost["weights"] == pytest.approx(1e6 * millions, rel=0.1)
+def test_network_of_every_size_fits_the_images():
+    sizes = [("small", 64, 1.06), ("base", 64, 36), ("large", 64, 121), ("base", 28, 25.8)]
+    for size, side, millions in sizes:
+        net = UNetConfig(**network_settings(SIZES[size], (3, side, side)))
+        cost = network_cost(EBMConfig("mine", (3, side, side), 256, net=net))
+        assert cost["weights"] == pytest.approx(1e6 * millions, rel=0.1)

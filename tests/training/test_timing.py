@@ -18,15 +18,12 @@ LATEST = {"resume_from_checkpoint": "latest"}
 IMAGES = random_images(20, 4)
 
 
-@pytest.mark.parametrize(
-    ("settings", "costs", "num_images"),
-    [
-        ({}, Costs(0.5, 1.0, 0.1), 290),
-        ({}, Costs(0.5, 5.0, 20.0), 2),
-        ({}, Costs(0.01, 0.0, 0.0), 1000),
-        ({"validation_steps": 7}, Costs(0.5, 1.0, 0.1), 290),
-    ],
-)
+#: Settings, costs and planned validation images
+PLANS = [({}, Costs(0.5, 1.0, 0.1), 290), ({"validation_steps": 7}, Costs(0.5, 1.0, 0.1), 290)]
+PLANS += [({}, Costs(0.5, 5.0, 20.0), 2), ({}, Costs(0.01, 0.0, 0.0), 1000)]
+
+
+@pytest.mark.parametrize(("settings", "costs", "num_images"), PLANS)
 def test_planned_run_takes_the_time(settings, costs, num_images):
     config = plan(LoopConfig(**settings), costs, 600.0, 500.0)
     assert config.validation_images == num_images

@@ -3,11 +3,10 @@
 import errno
 import json
 import os
-import subprocess
-import sys
+import resource
 
 import pytest
-from conftest import ROOT, TINY, call, load_script
+from conftest import TINY, call, load_script
 
 from ebm_app.utils.errors import user_message
 
@@ -21,7 +20,6 @@ PLACES += [("evaluate/bpd.py", place) for place in ("file", "loop", "x" * 300)]
 
 
 def run(script, folder, image_folder, output):
-    """Run a script that cannot write its output."""
     names = {"model": str(folder / "grey"), "images": str(image_folder)}
     words = [word.format(**names) for word in SCRIPTS[script]]
     assert call(load_script(script), *words, "--output_dir", output) == 2
@@ -55,19 +53,15 @@ def test_figures_are_printed_if_the_disk_is_full(
     assert str(tmp_path / "output") in last
 
 
-def test_error_of_a_full_disk_names_the_checkpoint(tmp_path, image_folder):
+def test_error_of_a_full_disk_names_the_checkpoint(tmp_path, folder, image_folder, capsys):
     """A limit on the size of files fails in ``write``, as a full disk does, and names no file."""
-    flags = ["--dataset", f"folder:{image_folder}", *TINY, "--max_train_steps", "2"]
-    limited = 'ulimit -f 8; exec "$@"'
-    result = subprocess.run(
-        ["bash", "-c", limited, "bash", sys.executable, "train/ebm.py", *flags]
-        + ["--output_dir", str(tmp_path / "run")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 2 and "Traceback" not in result.stderr
-    last = result.stderr.splitlines()[-1]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        run("train/ebm.py", folder, image_folder, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    last = capsys.readouterr().err.splitlines()[-1]
     assert "File too large" in last and ".safetensors" in last
 
 
