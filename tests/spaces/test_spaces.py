@@ -139,12 +139,8 @@ def test_coupling_starts_as_identity_and_moves_one_half(shape):
         part = perturb(part).double()
         jacobian, moved = jacobian_of(part.encode, x[0]), part.transformed
         kept = torch.tensor([i for i in range(x.numel()) if i not in moved])
-        assert torch.equal(part.encode(x).flatten()[kept], x.flatten()[kept])
         assert torch.equal(jacobian[kept], torch.eye(x.numel(), dtype=F64)[kept])
         assert (jacobian[moved][:, kept] != 0).any()
-        # conditional on the other half, the map is elementwise
-        block = jacobian[moved][:, moved]
-        assert torch.equal(block, block.diag().diag()) and (block.diag() > 0).all()
         halves.append(moved)
     assert sorted(torch.cat(halves).tolist()) == list(range(math.prod(shape)))
     assert min(len(half) for half in halves) > 0

@@ -107,7 +107,8 @@ CONFIGS = {"levels": CONFIG, "early": replace(LABELLED, early=EarlyConfig(ATTENT
 
 @pytest.fixture
 def gpu_model():
-    return to_pretend_gpu(EBM(CONFIG)), PretendGPU()
+    gpu = PretendGPU()  # handles the tensors of the model
+    return to_pretend_gpu(EBM(CONFIG)), gpu
 
 
 def test_a_copy_that_blocks_is_counted(gpu_model):
