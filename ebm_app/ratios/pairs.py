@@ -18,7 +18,7 @@ from ebm_app.utils.tensors import standard_normal_log_density
 
 
 class GaussianMixture:
-    """p(x) = sum_j w_j N(x; m_j, diag(s_j^2)).
+    """p(x) = mean_j N(x; m_j, diag(s_j^2)).
 
     >>> GaussianMixture([[0.0, 1.0], [0.0, 3.0]], 0.5).mean
     tensor([0., 2.], dtype=torch.float64)
@@ -26,19 +26,11 @@ class GaussianMixture:
     Args:
         means: m (J, D).
         std: s, broadcast to (J, D).
-        weights: w (J,); equal by default.
     """
 
-    def __init__(
-        self,
-        means: Sequence[Sequence[float]] | Tensor,
-        std: float | Tensor,
-        weights: Sequence[float] | None = None,
-    ) -> None:
+    def __init__(self, means: Sequence[Sequence[float]], std: float | Tensor) -> None:
         self.means, std = (torch.as_tensor(value, dtype=torch.float64) for value in (means, std))
-        self.variances = std.square().expand_as(self.means)
-        weights = [1 / len(self.means)] * len(self.means) if weights is None else weights
-        self.log_weight = torch.tensor(weights, dtype=torch.float64).log()
+        self.std = std.expand_as(self.means)
 
     @property
     def dim(self) -> int:
@@ -48,29 +40,25 @@ class GaussianMixture:
     @property
     def second_moment(self) -> float:
         """Second moment E||x||^2 / D."""
-        by_mode = (self.means.square() + self.variances).mean(1)
-        return (self.log_weight.exp() @ by_mode).item()
+        return (self.means.square() + self.std.square()).mean().item()
 
     @property
     def mean(self) -> Tensor:
         """Mean E x, (D,) float64."""
-        return self.log_weight.exp() @ self.means
+        return self.means.mean(0)
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
         """Return independent draws (N, D), in torch's default dtype on the generator's device."""
         options = {"generator": generator, "device": generator.device}
-        ends = self.log_weight.exp().cumsum(0)[:-1].to(generator.device)
-        mode = torch.searchsorted(ends, torch.rand(num, dtype=ends.dtype, **options))
+        mode = (len(self.means) * torch.rand(num, dtype=torch.float64, **options)).long()
         noise = torch.randn(num, self.dim, **options)
-        return self.means.to(noise)[mode] + self.variances.sqrt().to(noise)[mode] * noise
+        return self.means.to(noise)[mode] + self.std.to(noise)[mode] * noise
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return log p(x) in nats: (N, D) -> (N,), float64."""
-        weight, means, std = (
-            tensor.to(x.device) for tensor in (self.log_weight, self.means, self.variances.sqrt())
-        )
+        means, std = self.means.to(x.device), self.std.to(x.device)
         by_axis = standard_normal_log_density((x.double()[:, None] - means) / std) - std.log()
-        return torch.logsumexp(weight + by_axis.sum(2), 1)
+        return torch.logsumexp(by_axis.sum(2), 1) - math.log(len(means))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def gaussians(dim):
 
 MIXTURES = DensityPair(
     GaussianMixture([[-1.0, 0.0], [1.0, 0.5]], 0.7),
-    GaussianMixture([[0.0, 1.0], [1.0, -1.0]], 0.6, [0.4, 0.6]),
+    GaussianMixture([[0.0, 1.0], [1.0, -1.0]], 0.6),
 )
 
 

@@ -20,27 +20,27 @@ from ebm_app.ratios.pairs import (
 NUM = 20_000
 
 
-def of_torch(means, std, weights=None):
+def of_torch(means, std):
     """A mixture of N(mean, std^2 I) as torch.distributions knows it."""
     means = torch.tensor(means, dtype=F64)
     modes = distributions.Independent(distributions.Normal(means, std), 1)
-    weights = torch.ones(len(means)) if weights is None else torch.tensor(weights)
-    return distributions.MixtureSameFamily(distributions.Categorical(weights.double()), modes)
+    weights = torch.ones(len(means), dtype=F64)
+    return distributions.MixtureSameFamily(distributions.Categorical(weights), modes)
 
 
-MEANS, WEIGHTS = [[-1.0, 2.0, 0.0], [0.5, 1.0, 3.0]], [0.2, 0.8]
+MEANS, STDS = [[-1.0, 2.0, 0.0], [0.5, 1.0, 3.0]], torch.tensor([[0.5, 0.7, 1.0]], dtype=F64)
 SIGMA = 2 / math.sqrt(5)  # of k = 1
 MODES = [[2 - SIGMA / 2] * 2, [2 + SIGMA / 2] * 2]
 RHO = math.sqrt(-math.expm1(-1))
 COVARIANCE = torch.tensor([[1, RHO], [RHO, 1]], dtype=F64)
-UNEVEN = DensityPair(standard_normal(3), GaussianMixture(MEANS, 0.7, WEIGHTS))
+UNEVEN = DensityPair(standard_normal(3), GaussianMixture(MEANS, STDS))
 DEPENDENT = distributions.MultivariateNormal(torch.zeros(2, dtype=F64), COVARIANCE)
 OTHER_MODES = [[-x for x in mode] for mode in MODES]
 #: pair, and both densities as the paper states them
 CASES = {
     "gaussians": (gaussian_pair(5), of_torch([[0.0] * 5], 1.0), of_torch([[4.0] * 5], 1.0)),
     "mixtures": (mixture_pair(1.0, 2), of_torch(MODES, SIGMA), of_torch(OTHER_MODES, SIGMA)),
-    "uneven": (UNEVEN, of_torch([[0.0] * 3], 1.0), of_torch(MEANS, 0.7, WEIGHTS)),
+    "uneven": (UNEVEN, of_torch([[0.0] * 3], 1.0), of_torch(MEANS, STDS)),
     "information": (information_pair(2), of_torch([[0.0] * 2], 1.0), DEPENDENT),
 }
 every_pair = pytest.mark.parametrize("pair, p0, p1", CASES.values(), ids=CASES)
