@@ -24,14 +24,14 @@ from ebm_app.config import FORMAT_VERSION, Frequencies, ImageShape, UNetConfig
 from ebm_app.folders import AMORTISED_FOLDER, CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.likelihood.dequantisation import Cells, Dequantiser
 from ebm_app.likelihood.estimator import Estimator
-from ebm_app.nets.density import PathDensity, rows_per_call
+from ebm_app.nets.density import PathDensity
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.nets.unet import UNet
 from ebm_app.pretrained import PretrainedModel, fingerprint
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import NonNegative, Number, NumLevels, Positive, configuration
 from ebm_app.utils.files import read_json, write_tensors
-from ebm_app.utils.tensors import sum_except_batch
+from ebm_app.utils.tensors import rows_per_call, sum_except_batch
 
 #: Number of feature channels from which the terms are predicted
 FEATURES = 32

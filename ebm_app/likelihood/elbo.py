@@ -8,13 +8,18 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
-from ebm_app.nets.density import MomentsDensity, evaluate_in_chunks
+from ebm_app.nets.density import MomentsDensity
 from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
 from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.random import normal_draws
-from ebm_app.utils.tensors import expand_like, standard_normal_log_density, sum_except_batch
+from ebm_app.utils.tensors import (
+    evaluate_in_chunks,
+    expand_like,
+    standard_normal_log_density,
+    sum_except_batch,
+)
 
 #: Time at which p_t is replaced by N(0, I), and fraction of v_t at which the integral ends.
 START, TAIL = 1e-4, 1e-5

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
-from ebm_app.nets.density import SteinHeadDensity, evaluate_in_chunks
+from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.protocols import LogDensityEstimate, require
 from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.random import normal_draws
-from ebm_app.utils.tensors import expand_like
+from ebm_app.utils.tensors import evaluate_in_chunks, expand_like
 
 
 class CurveRule(NamedTuple):

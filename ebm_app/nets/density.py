@@ -5,7 +5,6 @@ length of the path, in which the integrand has unit scale. All values are in nat
 """
 
 import math
-from collections.abc import Callable
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
@@ -18,17 +17,19 @@ from ebm_app.config import Margin
 from ebm_app.nets.protocols import PROVIDERS, LogDensityEstimate, Time
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, require_one_sided
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Nodes, NonNegative, check_argument
 from ebm_app.utils.quadrature import Rule, rule_on
-from ebm_app.utils.tensors import expand_like, leaves, sum_except_batch
+from ebm_app.utils.tensors import (
+    ChunkFunction,
+    evaluate_in_chunks,
+    expand_like,
+    leaves,
+    sum_except_batch,
+)
 
 #: Min quadrature nodes of any interval
 MIN_NODES = 8
-#: Max elements of x per network call. Above 2^16 on a CPU, allocating the activations costs as
-#: much as the network.
-CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
-#: (x (n B, *), t (n B,)) -> tensors (n B, ...)
-ChunkFunction = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
 def expand_time(t: Time, x: Tensor) -> Tensor:
@@ -36,30 +37,6 @@ def expand_time(t: Time, x: Tensor) -> Tensor:
     if isinstance(t, Tensor):
         return t.to(x.device, torch.float64).expand(len(x))
     return torch.full((len(x),), t, dtype=torch.float64, device=x.device)
-
-
-def rows_per_call(x: Tensor) -> int:
-    """Return the max number of points like ``x[0]`` per network call, for x (B, *)."""
-    return max(1, CHUNK_SIZES.get(x.device.type, LARGE_CHUNK) // max(1, x[:1].numel()))
-
-
-def evaluate_in_chunks(function: ChunkFunction, points: Tensor, times: Tensor) -> list[Tensor]:
-    """Evaluate a function of (x, t) in network calls of limited size.
-
-    Args:
-        points: (m, B, *). times: (m,) float64, one per row of ``points``.
-
-    Returns:
-        Tensors (m, B, ...).
-    """
-    num = points.shape[1]
-    size = max(1, rows_per_call(points[0]) // max(1, num))
-    outputs = [
-        function(x.flatten(0, 1), t.to(x.device).repeat_interleave(num))
-        for x, t in zip(points.split(size), times.split(size), strict=True)
-    ]
-    columns = zip(*outputs, strict=True)
-    return [torch.cat(column).unflatten(0, (len(points), num)) for column in columns]
 
 
 class PathDensity:
@@ -100,11 +77,12 @@ class PathDensity:
         return other
 
     def conditioned_on(self, labels: Tensor, guidance: float = 1.0) -> Self:
-        r"""Return the density p_t(x | y) for class labels y (B,), with the guided score
+        r"""Return the density p_t(x | y) for class labels y (B,), guided by g = ``guidance``:
 
-            (1 - g) grad log p_t(x) + g grad log p_t(x | y),     g = ``guidance``.
+            (1 - g) log p_t(x) + g log p_t(x | y),
 
-        For g = 1 it is the score of p_t(x | y); for g > 1 it is not the score of a density.
+        up to a constant. Both scores are its derivatives. For g > 1, the densities are not the
+        marginals of a diffusion.
 
         Raises:
             UserError: for guidance below 0.
@@ -148,16 +126,27 @@ class TimeScoreDensity(PathDensity):
 
     def output(self, x: Tensor, t: Time) -> ModelOutput:
         """Return the output of the network at ``x`` (n B, *), for n repetitions of the B labels,
-        if any."""
+        if any.
+
+        Raises:
+            UserError: if the number of points is not a multiple of the number of labels.
+        """
         times = expand_time(t, x)
         if self.labels is None:
             return self.model(x, times)
-        labels = self.labels.to(x.device).repeat(len(x) // len(self.labels))
+        num = len(self.labels)
+        if len(x) % num or len(x) < num:
+            raise UserError(f"Expected a point for each of {num} labels, got {len(x)} points.")
+        labels = self.labels.to(x.device).repeat(len(x) // num)
         conditional = self.model(x, times, labels=labels)
         if self.guidance == 1 or not self.model.uses_labels(times):
             return conditional
-        score = torch.lerp(self.model(x, times).score, conditional.score, self.guidance)
-        return conditional._replace(score=score)
+        free = self.model(x, times)
+        mixed = [  # a model may have no Stein score
+            None if end is None else torch.lerp(start, end, self.guidance)
+            for start, end in zip(free[:2], conditional[:2], strict=True)
+        ]
+        return ModelOutput(*mixed, conditional.variance)
 
     def time_score(self, x: Tensor, t: Time) -> Tensor:
         """Return d/dt log p_t(x) in nats per unit of t: (B,) float64."""

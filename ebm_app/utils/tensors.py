@@ -11,6 +11,12 @@ from torch import Tensor
 
 from ebm_app.utils.errors import UserError, shorten
 
+#: Max elements of x per network call. Above 2^16 on a CPU, allocating the activations costs as
+#: much as the network.
+CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
+#: (x (n B, *), t (n B,)) -> tensors (n B, ...)
+ChunkFunction = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+
 
 def as_tensor(value: Any, what: str) -> Tensor:
     """Convert a tensor, an array or nested lists to a tensor, detached from the graph.
@@ -108,3 +114,27 @@ def effective_sample_size(log_weight: Tensor) -> Tensor:
 def standard_error(values: Tensor) -> Tensor:
     """Return the standard error of the mean of independent values (N,), N >= 2."""
     return values.double().std(unbiased=True) / math.sqrt(values.numel())
+
+
+def rows_per_call(x: Tensor) -> int:
+    """Return the max number of points like ``x[0]`` per network call, for x (B, *)."""
+    return max(1, CHUNK_SIZES.get(x.device.type, LARGE_CHUNK) // max(1, x[:1].numel()))
+
+
+def evaluate_in_chunks(function: ChunkFunction, points: Tensor, times: Tensor) -> list[Tensor]:
+    """Evaluate a function of (x, t) in network calls of limited size.
+
+    Args:
+        points: (m, B, *). times: (m,) float64, one per row of ``points``.
+
+    Returns:
+        Tensors (m, B, ...).
+    """
+    num = points.shape[1]
+    size = max(1, rows_per_call(points[0]) // max(1, num))
+    outputs = [
+        function(x.flatten(0, 1), t.to(x.device).repeat_interleave(num))
+        for x, t in zip(points.split(size), times.split(size), strict=True)
+    ]
+    columns = zip(*outputs, strict=True)
+    return [torch.cat(column).unflatten(0, (len(points), num)) for column in columns]

@@ -5,9 +5,9 @@ import torch
 from conftest import error_of
 from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
-from ebm_app.nets.density import CHUNK_SIZES, MIN_NODES, density_of
+from ebm_app.nets.density import MIN_NODES, density_of
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.utils.tensors import sum_except_batch
+from ebm_app.utils.tensors import CHUNK_SIZES, sum_except_batch
 
 SHAPES = [(2,), (10,), (1, 8, 8)]
 INNER = [(0.05, 0.95), (0.3, 0.6), (0.0, 0.5), (0.9, 0.999)]

@@ -46,18 +46,21 @@ def mode(k):
     return ExactModel(LinearVPPath(), 1e-4, MEANS[k][None], STDS[k : k + 1], stein_channels=1)
 
 
-def test_guidance_mixes_conditional_and_free_scores():
+def test_guidance_mixes_conditional_and_free_densities():
     model, x, t = labelled(), normal((6, 1, 4, 4)), torch.full((6,), 0.6, dtype=F64)
     labels = torch.tensor([0, 1, 2])
     outputs = [mode(k)(x[k::3], t[:2]) for k in range(3)]
     conditional = torch.stack([output.score for output in outputs], 1)
     components = torch.stack([output.components for output in outputs], 1).view(x.shape)
-    free = model(x, t).score
+    free = model(x, t)
     for guidance in (0.0, 1.0, 1.5):
-        found = density_of(model).conditioned_on(labels, guidance).output(x, t)
-        expected = torch.lerp(free, conditional.view(x.shape), guidance)
-        assert torch.allclose(found.score, expected)
-        assert torch.allclose(found.components, components)
+        density = density_of(model, 64).conditioned_on(labels, guidance)
+        score = torch.lerp(free.score, conditional.view(x.shape), guidance)
+        assert torch.allclose(density.output(x, t).score, score)
+        expected = torch.lerp(free.components, components, guidance)
+        assert torch.allclose(density.output(x, t).components, expected)
+        assert torch.allclose(density.log_density_gradient(x, 0.6), score, atol=1e-4)
+    assert "of 3 labels, got 4 points" in error_of(density.output, x[:4], 0.6)
 
 
 @pytest.mark.parametrize("sampler", [PFODESampler(20), DPMSampler(30)], ids=["pf_ode", "dpm"])
@@ -147,6 +150,13 @@ def test_early_network_is_trained_on_top_of_a_model(tmp_path):
     assert "labels" in error_of(again.sample, 2, guidance=2.0)
     assert "without labels" in error_of(first.sample, 2, labels=1)
     assert "classify" in error_of(first.classify, levels)
+
+
+def test_labels_without_a_stein_head():
+    ebm = EBM(replace(GREY, num_classes=3, stein_head=False, prediction="normalised"))
+    settings = {"num_steps": 2, "labels": 1, "guidance": 2.0}
+    assert ebm.sample(2, **settings).shape == (2, 1, 8, 8)
+    assert "Stein score" in error_of(ebm.classify, ebm.sample(2, num_steps=2))
 
 
 def test_labels_are_expanded_and_checked():
