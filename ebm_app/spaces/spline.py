@@ -31,13 +31,13 @@ class Conditioner(nn.Module):
     output can depend on the position. The last convolution is initialised to zero.
 
     Args:
-        mask: (C, H, W) bool, true for visible pixels. out_channels: C_out. hidden: channels.
+        mask: (C, H, W) bool, true for visible pixels. out_channels: C_out.
 
     Sources: He et al. 2016, arXiv:1603.05027, for the blocks; Liu et al. 2018, arXiv:1807.03247,
     for the coordinates.
     """
 
-    def __init__(self, mask: Tensor, out_channels: int, hidden: int) -> None:
+    def __init__(self, mask: Tensor, out_channels: int) -> None:
         super().__init__()
         channels, height, width = mask.shape
         rows = torch.linspace(-1, 1, height)[None, :, None].expand(1, height, width)
@@ -46,14 +46,14 @@ class Conditioner(nn.Module):
         # not in the state_dict: derived from the arguments
         self.register_buffer("mask", mask, persistent=False)
         self.register_buffer("position", position, persistent=False)
-        self.first = _convolution(2 * channels + 2, hidden)
+        self.first = _convolution(2 * channels + 2, HIDDEN)
         self.blocks = nn.ModuleList(
             nn.Sequential(
-                nn.SiLU(), _convolution(hidden, hidden), nn.SiLU(), _convolution(hidden, hidden)
+                nn.SiLU(), _convolution(HIDDEN, HIDDEN), nn.SiLU(), _convolution(HIDDEN, HIDDEN)
             )
             for _ in range(BLOCKS)
         )
-        self.last = _convolution(hidden, out_channels)
+        self.last = _convolution(HIDDEN, out_channels)
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)
 
@@ -82,24 +82,23 @@ class Coupling(Space):
     Args:
         image_shape: (C, H, W).
         parity: c + h + w modulo 2 of the kept pixels.
-        hidden: channels of the conditioner. bins: bins per spline, at least 2.
 
     Sources: Durkan et al. 2019, arXiv:1906.04032; Dinh et al. 2017, arXiv:1605.08803, section 3.4,
     for the checkerboard.
     """
 
-    def __init__(self, image_shape: Sequence[int], parity: int, hidden: int, bins: int) -> None:
+    sizes = (BINS, BINS, BINS - 1)
+
+    def __init__(self, image_shape: Sequence[int], parity: int) -> None:
         super().__init__()
-        self.sizes = [bins, bins, bins - 1]
         indices = torch.cartesian_prod(*(torch.arange(size) for size in image_shape))
         is_kept = indices.sum(1) % 2 == parity
         # argsort, because selection by value fails on the meta device
         moved = is_kept.int().argsort(stable=True)[: (len(is_kept) + parity) // 2]
         # not in the state_dict: derived from the arguments
         self.register_buffer("transformed", moved, persistent=False)
-        self.conditioner = Conditioner(
-            is_kept.view(*image_shape), image_shape[0] * sum(self.sizes), hidden
-        )
+        out_channels = image_shape[0] * sum(self.sizes)
+        self.conditioner = Conditioner(is_kept.view(*image_shape), out_channels)
 
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         moved, log_slope = self._spline(x).call_and_ladj(self._take(x))
@@ -142,7 +141,7 @@ class SplineSpace(Composed):
         super().__init__(
             Logit(1e-3),
             Standardise(image_shape),
-            *(Coupling(image_shape, index % 2, HIDDEN, BINS) for index in range(LAYERS)),
+            *(Coupling(image_shape, index % 2) for index in range(LAYERS)),
         )
 
     @torch.no_grad()

@@ -17,6 +17,8 @@ from ebm_app.utils.errors import NumericalError
 Rate = Callable[[Tensor], Tensor]
 #: Max evaluations of the adaptive solver
 MAX_EVALUATIONS = 50_000
+#: Relative and absolute tolerance of the adaptive solver
+TOLERANCE = 1e-6
 
 
 class Rule(NamedTuple):
@@ -70,19 +72,12 @@ def rule_on(num_nodes: int, start: float, end: float) -> Rule:
     return Rule(start + half * (rule.nodes + 1), half * rule.weights, half * rule.coarse_weights)
 
 
-def integrate(
-    rate: Rate,
-    start: float,
-    end: float,
-    like: Tensor,
-    rtol: float = 1e-6,
-    atol: float = 1e-6,
-) -> Integral:
+def integrate(rate: Rate, start: float, end: float, like: Tensor) -> Integral:
     """Integrate adaptively: solve y' = rate(t) in float64 with torchdiffeq's Dormand-Prince
     method, as in the paper (appendix F.2).
 
     The batch shares its step sizes, so within the tolerance a value depends on the other points of
-    the batch. The reported error is the tolerance, atol + rtol |y|. The rate is only evaluated in
+    the batch. The reported error is the tolerance, 1e-6 (1 + |y|). The rate is only evaluated in
     [start, end].
 
     Args:
@@ -100,8 +95,8 @@ def integrate(
 
     def fail(reason: str) -> NoReturn:
         raise NumericalError(
-            f"The integral from {start} to {end} failed: {reason}. Loosen the tolerance or use "
-            "fixed nodes, unless the training of the model has diverged."
+            f"The integral from {start} to {end} failed: {reason}. Use fixed nodes, unless the "
+            "training of the model has diverged."
         )
 
     def checked_rate(t: Tensor, _: Tensor) -> Tensor:
@@ -115,12 +110,11 @@ def integrate(
         return value.double()
 
     times = torch.tensor([start, end], dtype=torch.float64, device=like.device)
-    options = {"step_t": times[1:]}  # never step beyond the end
+    options = {"rtol": TOLERANCE, "atol": TOLERANCE, "method": "dopri5"}
+    options["options"] = {"step_t": times[1:]}  # never step beyond the end
     try:
-        states = odeint(
-            checked_rate, zero, times, rtol=rtol, atol=atol, method="dopri5", options=options
-        )
+        states = odeint(checked_rate, zero, times, **options)
     except AssertionError as error:  # underflow of the step size
         fail(str(error))
     value = states[-1]
-    return Integral(value, atol + rtol * value.abs(), nfe)
+    return Integral(value, TOLERANCE * (1 + value.abs()), nfe)
