@@ -25,6 +25,9 @@ from ebm_app.utils.tensors import (
 START, TAIL = 1e-4, 1e-5
 #: Min number of draws to estimate the error from their spread.
 MANY_DRAWS = 8
+#: Weight in a guess of the neighbour with less noise, for up to 8 nodes, and for 16 or more. With
+#: equal weights, the spread of the bound with 8 nodes on MNIST is 0.051 instead of 0.039 bits.
+CLEARER_OF_8, CLEARER_OF_16 = 0.2, 0.5
 #: Min distance of a predicted variance from 0 and 1, where its logit is infinite.
 MARGIN = 1e-6
 
@@ -186,17 +189,21 @@ def guesses(rule: BoundRule, draws: Residuals) -> tuple[Tensor, Tensor]:
         V = k s^2 / (1 + k s^2),   q = sqrt(k) (1 - V) b.
 
     Each node thus gives s^2 = V / ((1 - V) k) from its variance, and b from q = V e - (e - e_s).
-    The guess uses the geometric mean of s^2 over the neighbours, and the mean of their q.
+    The guess uses weighted means of log s^2 and of q over the neighbours. The weight of the
+    neighbour with less noise is smaller for few nodes, because its errors grow faster with the
+    distance.
     """
     log_ratio = expand_like(2 * (rule.a / rule.deviation).log(), draws.e)
     variance = draws.variance.clamp(MARGIN, 1 - MARGIN)
     log_s2 = variance.logit() - log_ratio
     b = (variance * draws.e - draws.residual) / (1 - variance) * (-log_ratio / 2).exp()
     index, last = torch.arange(len(b)), len(b) - 1
-    sides = (index - 1).abs(), last - (last - 1 - index).abs()
-    mean_log_s2 = sum(log_s2[side] for side in sides) / 2
+    share = min(max((len(b) - 8) / 8, 0.0), 1.0)
+    clearer = CLEARER_OF_8 + share * (CLEARER_OF_16 - CLEARER_OF_8)
+    sides = (1 - clearer, (index - 1).abs()), (clearer, last - (last - 1 - index).abs())
+    mean_log_s2 = sum(weight * log_s2[side] for weight, side in sides)
     # 1 - V of a Gaussian is sigmoid(-log k s^2)
-    offset = sum((-log_s2[side] - log_ratio).sigmoid() * b[side] for side in sides) / 2
+    offset = sum(w * (-log_s2[side] - log_ratio).sigmoid() * b[side] for w, side in sides)
     return (mean_log_s2 + log_ratio).sigmoid(), (log_ratio / 2).exp() * offset
 
 

@@ -7,7 +7,7 @@ from path_cases import SineDiffusion
 
 from ebm_app import EBM
 from ebm_app.data.images import load_images
-from ebm_app.likelihood import VariationalBound
+from ebm_app.likelihood import VariationalBound, elbo
 from ebm_app.nets.density import SteinHeadDensity, density_of
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.utils.tensors import sum_except_batch
@@ -76,6 +76,19 @@ def test_control_variate_is_unbiased_and_reduces_noise():
     right, right_share = deviation(density)
     assert right < wrong < plain / 2
     assert 0.7 < right_share < 1 and 0.7 < wrong_share < 1 and 0.4 < plain_share < 1
+
+
+def test_few_nodes_rely_on_the_neighbour_with_more_noise(monkeypatch):
+    ebm, images = EBM.from_pretrained("digits"), load_images("digits").validation[:16]
+
+    def spread():
+        options = {"noise": torch.full((1, 16, 1, 8, 8), 0.5), "num_nodes": 8}
+        bits = [ebm.likelihood(images, **options, seed=seed).bits_per_dim for seed in range(10)]
+        return torch.stack(bits).var(0).mean().sqrt()
+
+    weighted = spread()
+    monkeypatch.setattr(elbo, "CLEARER_OF_8", 0.5)
+    assert weighted < 0.9 * spread()
 
 
 def test_error_covers_two_thirds_of_repeats_on_digits():
