@@ -90,9 +90,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def check_folder(folder: str | Path) -> None:
-    """Raise a UserError for a folder that does not exist, before slow imports."""
+    """Raise a UserError for a path that is not a folder, before slow imports."""
     if not Path(folder).is_dir():
-        raise UserError(f"Folder '{folder}' does not exist. Check the path.")
+        raise UserError(f"'{folder}' is not a folder. Use the path of a folder of images.")
 
 
 def read_levels(
@@ -114,10 +114,19 @@ def read_levels(
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Return the image files below a folder. Print warnings about links to folders."""
-    from ebm_app.data.folder import find_images  # slow to import
+    """Return the image files below a folder, at least one. Print what is skipped: other files, and
+    links to folders."""
+    from ebm_app.data.folder import EXTENSIONS, find_images  # slow to import
 
-    files, _, notes = find_images(folder)
+    files, skipped, notes = find_images(folder)
+    others = ", ".join(f"{num} {kind}" for kind, num in skipped.items())
+    if not files:
+        kinds = ", ".join(suffix[1:] for suffix in EXTENSIONS)
+        raise UserError(
+            f"'{folder}' has no image files, only: {others or 'nothing'}. Use {kinds} files."
+        )
+    if others:
+        print(f"Skipped files: {others}.", file=sys.stderr)
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
     return files

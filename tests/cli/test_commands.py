@@ -82,9 +82,9 @@ def test_mistakes_are_reported_before_slow_imports(tmp_path):
         "unknown objective 'c'": ["train", "--objective", "c", "--output_dir", "d"],
         "unknown sampler 'e'": ["sample", "digits", "--sampler", "e"],
         f"{tmp_path} already holds a run": ["train", "--output_dir", str(tmp_path)],
-        "Folder 'f' does not exist": ["score", "digits", "f"],
-        "Folder 'g' does not exist": ["anomaly", "digits", "g"],
-        "Folder 'h' does not exist": ["anomaly", "--fit", "h"],
+        "'f' is not a folder": ["score", "digits", "f"],
+        "'g' is not a folder": ["anomaly", "digits", "g"],
+        "'h' is not a folder": ["anomaly", "--fit", "h"],
     }
     code = f"""import sys; from ebm_app.cli.__main__ import main
 for words in {[*mistakes.values()]}:

@@ -55,14 +55,24 @@ def test_mistake_is_one_sentence(folder, capsys, tmp_path, module, words, messag
     assert error.startswith("error: ") and message in error
 
 
+@pytest.mark.parametrize("command", [score, anomaly])
+def test_folder_without_images_is_refused(capsys, tmp_path, command):
+    (tmp_path / "film.gif").write_text("other file")
+    for path, message in ((tmp_path, "only: 1 .gif"), (tmp_path / "film.gif", "not a folder")):
+        assert call(command, "digits", path, "--device", "cpu") == 2
+        assert message in capsys.readouterr().err
+
+
 def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
     rng = np.random.RandomState(0)
     for name in "012":
         save_picture(tmp_path / f"{name}.png", rng.randint(0, 256, (16, 8, 3)))
     (tmp_path / "bad.png").write_text("no image")
+    (tmp_path / "film.gif").write_text("other file")
     flags = ["digits", tmp_path, "--estimator", "time_integral", "--device", "cpu"]
     assert call(score, *flags) == 2
-    assert "--grayscale --resize --round_levels." in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "--grayscale --resize --round_levels." in printed and "Skipped files: 1 .gif" in printed
     flags += ["--grayscale", "--resize", "--round_levels"]
     assert call(score, *flags) == 2 and "bad.png" in capsys.readouterr().err
     flags += ["--skip_bad", "--repeats", 2]
