@@ -11,12 +11,7 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from ebm_app.anomaly.features import (
-    extract_features,
-    noise_levels,
-    noise_times,
-    to_model_levels,
-)
+from ebm_app.anomaly.features import extract_features, noise_levels, noise_times, to_model_levels
 from ebm_app.anomaly.p_values import Findings, conformal_p_values, conformal_threshold
 from ebm_app.anomaly.scores import (
     NUM_FOLDS,
@@ -27,7 +22,6 @@ from ebm_app.anomaly.scores import (
     log_rank,
 )
 from ebm_app.data.lazy import image_hashes
-from ebm_app.data.splits import first_copies
 from ebm_app.ebm import EBM
 from ebm_app.folders import find_folder
 from ebm_app.pretrained import fingerprint
@@ -138,7 +132,9 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
             UserError: if fewer than 80 images are left, or they do not match the model.
         """
         levels = to_model_levels(self.ebm, images)
-        is_first, mask = first_copies(image_hashes(levels)), self.ebm.was_trained_on(levels)
+        is_first = torch.zeros(len(levels), dtype=torch.bool)
+        is_first[np.unique(image_hashes(levels), return_index=True)[1]] = True
+        mask = self.ebm.was_trained_on(levels)
         is_kept = is_first if mask is None else is_first & ~mask
         images, self.left_out_ = levels[is_kept], (~is_kept).nonzero().flatten().tolist()
         if len(images) < MIN_IMAGES:

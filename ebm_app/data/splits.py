@@ -35,18 +35,6 @@ def select(data: Labelled, rows: Tensor) -> Labelled:
     return Labelled(chosen, None if labels is None else labels[rows], names)
 
 
-def first_copies(hashes: Tensor) -> Tensor:
-    """Return whether each hash (N,) is the first occurrence of its value, (N,) bool.
-
-    >>> first_copies(torch.tensor([7, 3, 7]))
-    tensor([ True,  True, False])
-    """
-    order = hashes.argsort(stable=True)
-    is_first = torch.ones(len(hashes), dtype=torch.bool)
-    is_first[order[1:]] = hashes[order].diff() != 0
-    return is_first
-
-
 def split_by_content(data: Labelled, held_out: Collection[str] = HELD_OUT) -> dict[str, Labelled]:
     """Split images by the hashes of their content. Splits are in the order of the hashes.
 

@@ -1,5 +1,6 @@
 """Training runs, from settings to run record, for the commands and ``ebm_app.train``."""
 
+import copy
 import os
 import sys
 import time
@@ -13,7 +14,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
-from torch import Tensor
 
 from ebm_app.config import LoopConfig
 from ebm_app.ebm import EBM
@@ -84,7 +84,8 @@ def train_task(task: Task, options: RunOptions, output: Output, began: float) ->
     else:
         if options.init_from:
             init_from(task.model, options.init_from)
-        prepare_folder(accelerator, options)
+        overwrite = options.overwrite_output_dir
+        on_main(accelerator, partial(checkpoint.prepare_folder, folder, overwrite))
         if config.max_train_steps is None:
             config = plan_by_time(task, config, began)
         trainer = Trainer(task, config, folder)
@@ -109,7 +110,8 @@ def train_task(task: Task, options: RunOptions, output: Output, began: float) ->
 
 def score_fitted(task: Task, options: RunOptions, output: Output) -> dict[str, Any]:
     """Save and validate a flow fitted in closed form. Return its bits per dim."""
-    prepare_folder(task.accelerator, options)
+    overwrite = options.overwrite_output_dir
+    on_main(task.accelerator, partial(checkpoint.prepare_folder, output.folder, overwrite))
     output.data["settings"] = {**task.settings(), "training": to_dict(task.config)}
     if task.accelerator.is_main_process:
         task.model.save_pretrained(output.folder)
@@ -140,20 +142,15 @@ def set_up(config: LoopConfig, options: RunOptions) -> Iterator[tuple[Accelerato
         shut_down(accelerator)
 
 
-def prepare_folder(accelerator: Accelerator, options: RunOptions) -> None:
-    """Prepare the output folder for a new run."""
-    folder, overwrite = options.output_dir, options.overwrite_output_dir
-    on_main(accelerator, lambda: checkpoint.prepare_folder(folder, overwrite))
-
-
 def resume(trainer: Trainer, folder: Path) -> None:
     """Resume a run from a checkpoint, and save its best model in the output folder."""
     model, best = trainer.task.model, folder / checkpoint.STATE / checkpoint.BEST_FILE
     model.add_training_hashes(read_hashes(folder))  # includes those of the initial model
-    space = fixed_space(model)
+    # the parameters of the space are not trained
+    space = copy.deepcopy(model.space.state_dict()) if isinstance(model, EBM) else {}
     with report_damage(folder / checkpoint.STATE):
         checkpoint.load(trainer, folder)
-    if not all(torch.equal(space[key], value) for key, value in fixed_space(model).items()):
+    if not all(torch.equal(model.space.state_dict()[key], space[key]) for key in space):
         raise UserError(f"{folder} uses the latent space of another flow. Leave out --flow.")
     if trainer.now.best is not None:
         trained = {name: value.clone() for name, value in model.state_dict().items()}
@@ -161,14 +158,6 @@ def resume(trainer: Trainer, folder: Path) -> None:
         load_weights(model, best)
         on_main(trainer.accelerator, lambda: model.save_pretrained(trainer.output_dir))
         model.load_state_dict(trained)
-
-
-def fixed_space(model: Any) -> dict[str, Tensor]:
-    """Return a copy of the space's parameters of an ``EBM``, which are not trained; {} for other
-    models."""
-    if not isinstance(model, EBM):
-        return {}
-    return {name: value.clone() for name, value in model.space.state_dict().items()}
 
 
 def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:

@@ -105,7 +105,10 @@ def resolve(
     )
     has_same_bins = file is not None and file["ebm"]["num_levels"] == data.num_levels
     if "eps" not in flags and not (has_same_bins and "dequantisation" not in flags):
-        config = replace(config, eps=_eps(config, space))
+        dequantiser = DEQUANTISERS[config.dequantisation]()
+        end = dequantiser.time(Cells(config.num_levels, space), build_path(config))
+        if end < 1:  # the dequantiser defines the margin
+            config = replace(config, eps=1 - end)
     training_config = from_attributes(TrainingConfig, settings)
     check(config, training_config, data)
     return config, training_config
@@ -207,13 +210,6 @@ def flatten(file: dict[str, Any]) -> dict[str, Any]:
 def record_settings(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
     """Return the settings of a run record, as accepted by ``resolve``."""
     return {"ebm": to_dict(config), "training": to_dict(training)}
-
-
-def _eps(config: EBMConfig, space: Space) -> float:
-    """Return the margin of the dequantiser, or of the configuration if it defines none."""
-    dequantiser = DEQUANTISERS[config.dequantisation]()
-    t = dequantiser.time(Cells(config.num_levels, space), build_path(config))
-    return config.eps if t == 1.0 else 1 - t
 
 
 def _space(name: str, data: ImageData, flow: Flow | None) -> Space:

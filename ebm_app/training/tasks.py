@@ -21,11 +21,10 @@ from ebm_app.config import LoopConfig
 from ebm_app.data.images import ImageData, image_digest
 from ebm_app.data.lazy import LazyImages, image_hashes
 from ebm_app.data.levels import dequantise
-from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
-from ebm_app.likelihood.amortised import AmortisedLikelihood
 from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.pretrained import PretrainedModel
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.processes import sharded
 from ebm_app.utils.random import RowNoise, make_generator
@@ -54,7 +53,7 @@ class Task(ABC):
     def __init__(
         self,
         accelerator: Accelerator,
-        model: EBM | Flow | AmortisedLikelihood,
+        model: PretrainedModel,
         loss_module: nn.Module,
         config: LoopConfig,
         data: ImageData,

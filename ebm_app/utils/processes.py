@@ -103,12 +103,12 @@ def describe_devices(accelerator: Accelerator) -> str:
     return f"{accelerator.num_processes} x {name}{compiled}"
 
 
-def shut_down(accelerator: Accelerator, *prepared: Any) -> None:
+def shut_down(accelerator: Accelerator) -> None:
     """End a run: release the prepared objects, then close the trackers and the process group.
 
     The order matters, because gloo may abort a process whose objects outlive the group.
     """
-    accelerator.free_memory(*prepared)
+    accelerator.free_memory()
     accelerator.wait_for_everyone()
     accelerator.end_training()
 
