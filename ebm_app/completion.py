@@ -122,7 +122,7 @@ def iterate_completion(
     is_known = mask.expand(levels.shape).to(ebm.device)
     middle = dequantise(levels, config.num_levels, torch.full(levels.shape, 0.5))
     known = ebm.space.encode(middle.to(ebm.device))
-    model = KnownPixels(ebm.density_for(len(levels), labels, guidance), known, is_known)
+    model = KnownPixels(ebm.density_for(len(levels), labels, guidance, seed), known, is_known)
     generator, x0 = ebm.start(len(levels), seed)
     settings = {"num_temperatures": NUM_TEMPERATURES, **settings}
     sampler = build(AnnealedHMC, "sampler", settings)

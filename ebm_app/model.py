@@ -144,14 +144,16 @@ class DensityModel(PretrainedModel):
         levels, noise = levels.to(self.device), noise.to(self.device)
         return self.dequantiser.points(levels, self.cells, noise, self.density)
 
-    def density_for(self, num: int, labels: Labels | None, guidance: float = 1.0) -> PathDensity:
+    def density_for(
+        self, num: int, labels: Labels | None, guidance: float = 1.0, seed: int = 0
+    ) -> PathDensity:
         """Return the density for ``num`` points, conditional on ``labels`` if any.
 
         Args:
-            labels, guidance: as for ``EBM.sample``.
+            labels, guidance, seed: as for ``EBM.sample``.
         """
         if labels is not None:
-            labels = class_labels(labels, num, self.config.num_classes)
+            labels = class_labels(labels, num, self.config.num_classes, seed)
             return self.density.conditioned_on(labels, guidance)
         if check_argument(NonNegative, "guidance", guidance) != 1:
             raise UserError("Guidance needs class labels. Pass labels.")

@@ -7,6 +7,7 @@ from exact import F64, ExactModel, generator, normal
 
 from ebm_app import EBM
 from ebm_app.completion import KnownPixels, complete
+from ebm_app.model import class_labels
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import AnnealedHMC
@@ -42,6 +43,10 @@ def test_completion_keeps_known_pixels_and_refuses_mistakes():
     assert torch.equal(completed[:, :, :4], images[:, :, :4])
     other = torch.where(mask, images, 0.0)
     assert torch.equal(complete(ebm, other, mask, num_temperatures=4), completed)
+    labels = class_labels("random", 2, 10, seed=1)
+    options = {"seed": 1, "num_temperatures": 4}
+    drawn = complete(ebm, images, mask, labels="random", **options)
+    assert torch.equal(drawn, complete(ebm, images, mask, labels=labels, **options))
     for bad in (mask.float(), mask[:3]):
         assert "mask" in error_of(complete, ebm, images, bad)
     latent = EBM.from_pretrained("mnist-latent")
