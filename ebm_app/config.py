@@ -190,8 +190,7 @@ class LoopConfig:
     adam_weight_decay: NonNegative = advanced("decoupled weight decay", 0.0)
     max_grad_norm: Positive = advanced("max norm of the gradients", 100.0)
     ema_decay: Share | None = advanced(
-        "decay of the saved averaged weights; if not given, 1 - 10 / steps, at most 0.9999",
-        None,
+        "decay of the saved averaged weights; if not given, 1 - 10 / steps, at most 0.9999", None
     )
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
         "auto (bf16 if the device supports it), no (float32), bf16 or fp16", "auto"
@@ -207,8 +206,7 @@ class LoopConfig:
         "steps between validations; if not given, a tenth of the run", None
     )
     validation_images: AtLeastTwo = advanced(
-        "max validation images; reduced if a validation exceeds 1/20 of --max_train_minutes",
-        1000,
+        "max validation images; reduced if a validation exceeds 1/20 of --max_train_minutes", 1000
     )
     validation_repeats: Draws = advanced("dequantisation draws per validation image", 4)
     num_preview_images: Count = advanced("images sampled at each validation; 0 for none", 16)

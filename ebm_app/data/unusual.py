@@ -130,10 +130,7 @@ KINDS: dict[str, Kind] = {
     "blurred or sharpened": blur_or_sharpen,
 }
 #: Transforms to calibrate functions trained on ``KINDS``
-OTHER_KINDS: dict[str, Kind] = {
-    "thick strokes": thicken,
-    "a square of another": insert_square,
-}
+OTHER_KINDS: dict[str, Kind] = {"thick strokes": thicken, "a square of another": insert_square}
 
 
 def make_unusual(

@@ -156,11 +156,7 @@ class TimeScoreModel(PathNetwork):
         return end is None or bool((time < end).any())
 
     def forward(
-        self,
-        x: Tensor,
-        t: Tensor,
-        condition: Tensor | None = None,
-        labels: Tensor | None = None,
+        self, x: Tensor, t: Tensor, condition: Tensor | None = None, labels: Tensor | None = None
     ) -> ModelOutput:
         """Evaluate the network.
 

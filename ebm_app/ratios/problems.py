@@ -188,9 +188,7 @@ MIXTURE_METHODS = {
 TOY_PROBLEMS: dict[str, Problem] = {
     **{
         f"gaussians_d{dim}": Problem(
-            gaussian_pair(dim),
-            _select(None, "tsm_time0", "tsm_time1", *SCORES),
-            GAUSSIAN_RATES,
+            gaussian_pair(dim), _select(None, "tsm_time0", "tsm_time1", *SCORES), GAUSSIAN_RATES
         )
         for dim in (2, 5, 10, 15, 20)
     },

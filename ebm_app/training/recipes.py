@@ -17,7 +17,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "digits": dict(block_out_channels=(48, 64), dropout=0.05, prediction="levels")
     | dict(input_frequencies=(1.0, 2.0, 4.25, 8.5, 17.0), dequantisation="truncated_normal")
     | dict(augmentation="affine", optimizer="muon", learning_rate=4e-3, train_batch_size=64)
-    | dict(adam_weight_decay=0.01, max_train_steps=8000),
+    | dict(adam_weight_decay=0.01, max_train_steps=8000)
 }
 #: Settings in a latent space, where the bins of the grey levels are wide and of different widths:
 #: Fourier features do not help, and a larger eps does not blur the bins. Latent points are white,
