@@ -1,9 +1,8 @@
 """Checkpoints of a training run: folders ``checkpoint-N`` of safetensors and JSON.
 
 A checkpoint is a model folder (the averaged weights) with a subfolder ``state``, which holds the
-state of the run. It is written under a temporary name, then renamed;
-older checkpoints are deleted last. An interruption or a full disk therefore always leaves the
-previous checkpoint intact.
+state of the run. It is written under a temporary name, then renamed; older checkpoints are deleted
+last. An interruption or a full disk therefore always leaves the previous checkpoint intact.
 
 This module does not import torch, so that a non-empty output folder is reported immediately.
 """
@@ -24,7 +23,6 @@ from ebm_app.training.plan import CONSTANT, FREE_ON_RESUME, changes_of
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE, files
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import STRICT, Count, from_dict
-from ebm_app.utils.files import read_header, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,7 +120,7 @@ def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
     folders = reversed(checkpoints(output_dir)) if name == LATEST else named
     for folder in folders:
         with suppress(UserError):
-            run = read_json(folder / STATE / TRAINER_FILE)
+            run = files.read_json(folder / STATE / TRAINER_FILE)
             return run.get("settings", {}) | run.get("origin", {})
     return {}
 
@@ -198,9 +196,9 @@ def save_checkpoint(
 def verify(folder: Path) -> None:
     """Raise a UserError if a file of a checkpoint is missing or truncated."""
     state = folder / STATE
-    best = [state / BEST_FILE] if read_json(state / TRAINER_FILE).get("best") else []
+    best = [state / BEST_FILE] if files.read_json(state / TRAINER_FILE).get("best") else []
     for path in (folder / WEIGHTS_FILE, state / TENSORS_FILE, *best):
-        read_header(path)
+        files.read_header(path)
 
 
 def collect(trainer: "Trainer", losses: "Tensor") -> "tuple[dict[str, Tensor], dict[str, Any]]":
@@ -223,12 +221,13 @@ def collect(trainer: "Trainer", losses: "Tensor") -> "tuple[dict[str, Tensor], d
 
 def load(trainer: "Trainer", folder: Path) -> None:
     """Resume the run of a trainer from a checkpoint."""
-    data, place = read_json(folder / STATE / TRAINER_FILE), str(folder / STATE / TRAINER_FILE)
+    place = folder / STATE / TRAINER_FILE
+    data = files.read_json(place)
     if data.get("format_version") != FORMAT_VERSION:
         raise UserError(
             f"{folder} was written by another version of ebm_app. Resume it with that version."
         )
-    saved, model = from_dict(Progress, data, place), trainer.task.model
+    saved, model = from_dict(Progress, data, str(place)), trainer.task.model
     check_same_run(saved, trainer.now, folder)
     tensors = files.read_tensors(folder / STATE / TENSORS_FILE)
     if trainer.accelerator.scaler is not None:
