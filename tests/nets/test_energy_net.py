@@ -51,6 +51,15 @@ def test_both_derivatives_match_closed_form(path):
     assert torch.allclose(model(x, t).score, score, rtol=1e-12)
 
 
+def test_scores_can_be_differentiated():
+    """The divergence of a probability flow needs it."""
+    model, t = EnergyModel(Bilinear(), LinearVPPath(), EPS), torch.full((3,), 0.5, dtype=F64)
+    point = normal((3, 4)).requires_grad_()
+    (second,) = torch.autograd.grad(model(point, t).score.sum(), point)
+    u = model.time_input(model.path, model.interval, t)
+    assert torch.allclose(second, (-1 + 0.4 * GAIN * u)[:, None].expand(3, 4), rtol=1e-12)
+
+
 def test_energy_equals_the_integral_of_its_time_derivative():
     model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
     energy, x = EnergyDensity(model, 24, calibration=Calibration(0.5, 0.1, 0.2)), normal((5, 4))

@@ -74,6 +74,17 @@ def test_non_finite_proposals_are_rejected():
         assert abs((x**k).mean() - moment) < 4 * standard_error(x**k)
 
 
+def test_work_leaves_a_gaussian_invariant():
+    """The trapezoidal rule of the work is exact for the linear field of a Gaussian."""
+    x, g, target = normal((6000, 4), 4), generator(5), hmc.Target(lambda y: -y)
+    state = hmc.init(x, target)
+    for _ in range(4):
+        state, probability = hmc.step(state, target, torch.tensor(0.9, dtype=F64), 3, g)
+    y = state.position
+    assert z_score(torch.cat([y, y.square() - 1], 1)) < 4 and 0.2 < probability.mean() < 0.95
+    assert z_score(y * x, 1.0) > 10  # the chains have moved
+
+
 @pytest.mark.parametrize("shape, start, aim", [((), 0.2, 0.65), ((400,), 4.0, 0.8)])
 def test_adapt_settles_at_the_target_acceptance(shape, start, aim):
     known, g, h, rates = Logistic(), generator(), torch.full(shape, start, dtype=F64), []
