@@ -209,6 +209,7 @@ def visit(browser, address):
         context.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
         context.request.post(f"{address}login", form=LOGIN)
         page = context.new_page()
+        page.set_default_timeout(60_000)
         page.on("console", lambda line: "Security Policy" in line.text and refused.append(line))
         page.goto(f"{address}?__theme={theme}{query}")
         page.get_by_role("tab", name="Score", exact=True).wait_for(timeout=60_000)

@@ -82,6 +82,7 @@ def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
     canvas.wait_for(timeout=WAIT)
     undo = page.get_by_role("button", name="Undo", exact=True).locator("visible=true")
     for _ in range(20):  # the brush is ready later than the canvas
+        canvas.scroll_into_view_if_needed()
         box = canvas.bounding_box()
         for number, (x, y) in enumerate(points):
             page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=6)

@@ -101,6 +101,8 @@ def test_generated_image_is_scored_without_a_change(visit, models):
     text_of(page, "Run", "^3 images")
     image = page.locator(".small img:visible").nth(1)
     assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
+    press(page, "Replay")
+    page.get_by_alt_text("The first 10 images during the run").wait_for(timeout=WAIT)
     assert page.evaluate(CLIPPED) == [] and accessibility_violations(page) == []
     image.click()
     page.get_by_alt_text("The uploaded image").wait_for(timeout=WAIT)
@@ -108,6 +110,16 @@ def test_generated_image_is_scored_without_a_change(visit, models):
     answer = text_of(page, "Answer", re.escape(bits))
     assert verdict in answer
     assert "resized" not in answer and page.evaluate("window.scrollY") == 0
+    press(page, "Compare two images")
+    text_of(page, "Answer", "±")
+    press(page, "Keep as A")
+    text_of(page, "Comparison", f"^A: {bits}")
+    open_tab(page, "Generate")
+    page.locator(".small img:visible").first.click()
+    text_of(page, "Comparison", f"^B takes .* than A.*\nA: {bits}")
+    press(page, "Morph A into B")
+    page.locator(".caption-label:visible", has_text="14%").wait_for(timeout=WAIT)
+    assert accessibility_violations(page) == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])
