@@ -57,13 +57,11 @@ def compare(
     error = hypot(metrics["bits_error"], kept.metrics["bits_error"])
     nats = abs(metrics["log_prob"] - kept.metrics["log_prob"])
     more, likely = ("more", "A") if bits > 0 else ("less", "B")
-    difference = f"{abs(bits):.3f} ± {error:.3f} bits per dim {more} than A"
-    lines = [
-        f"B takes {difference}: {likely} is more likely, by {nats:.1f} nats.",
-        f"A: {summary(kept.metrics)}",
-        f"B: {summary(metrics)}",
-    ]
-    return "\n".join(lines), plot_difference(kept.image[0], image[0])
+    text = (
+        f"B takes {abs(bits):.3f} ± {error:.3f} bits per dim {more} than A: {likely} is more "
+        f"likely, by {nats:.1f} nats.\nA: {summary(kept.metrics)}\nB: {summary(metrics)}"
+    )
+    return text, plot_difference(kept.image[0], image[0])
 
 
 def morph(
@@ -74,12 +72,9 @@ def morph(
         raise UserError(NO_PAIR)
     ebm = models.load(model)
     for frame in shared.at_intervals(iterate_morph(ebm, torch.cat([kept.image, image]))):
-        images, last = ebm.to_images(frame.x).split(1), len(frame.x) - 1
-        names = {0: "A", last: "B"}
-        yield [
-            (shared.render(part, SIDE), names.get(index, f"{index / last:.0%}"))
-            for index, part in enumerate(images)
-        ]
+        images = [shared.render(image, SIDE) for image in ebm.to_images(frame.x).split(1)]
+        shares = [f"{index / (len(images) - 1):.0%}" for index in range(1, len(images) - 1)]
+        yield [*zip(images, ["A", *shares, "B"], strict=True)]
 
 
 def build(

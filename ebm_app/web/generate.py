@@ -144,8 +144,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     that a link sets: class, guidance, seed and whether the seed is random."""
     gr.Markdown(HINT)
     first, kind = next(iter(SAMPLERS.items()))
-    most = models.max_classes()
-    labels = [ANY, EACH, *map(str, range(most))]
+    labels = [ANY, EACH, *map(str, range(models.max_classes()))]
     with gr.Row():
         with gr.Column(scale=1):
             which = gr.Radio(labels, value=ANY, label="Class")

@@ -45,17 +45,14 @@ DESCRIPTION = (
     "An energy-based model computes the probability of your drawing, says whether it is unusual, "
     "and draws images of its own."
 )
-#: Gradio's description of a page to sites that show shared links, and ours, with a picture
+#: Gradio's tags for sites that show shared links, and those of the page, with {url}
 GRADIO_TAGS = re.compile(rb'<meta\s+(?:property|name)="(?:og|twitter):[^>]*>')
-TAGS = """<head>
-<meta name="description" content="{description}">
-<meta property="og:description" content="{description}">
-<meta property="og:title" content="{title}">
-<meta property="og:type" content="website">
-<meta property="og:url" content="{url}">
-<meta property="og:image" content="{url}{picture}">
+TAGS = f"""<head>
+<meta name="description" property="og:description" content="{DESCRIPTION}">
+<meta property="og:title" content="{TITLE}"><meta property="og:url" content="{{url}}">
+<meta property="og:image" content="{{url}}picture.png"><meta property="og:type" content="website">
 <meta name="twitter:card" content="summary">"""
-PICTURE_URL, PICTURE = "picture.png", BUNDLED / "mnist" / "samples_grid.png"
+PICTURE = BUNDLED / "mnist" / "samples_grid.png"
 THEME = gr.themes.Default(
     primary_hue="teal", secondary_hue="teal", neutral_hue="slate"
 ).set(  # higher contrast than the defaults
@@ -128,16 +125,15 @@ class LinkPreview:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"] if scope["type"] == "http" else None
-        if path == f"/{PICTURE_URL}":
+        if path == "/picture.png":
             return await FileResponse(PICTURE)(scope, receive, send)
-        texts = {"title": TITLE, "description": DESCRIPTION, "picture": PICTURE_URL}
         start: Message = {}
 
         async def send_page(message: Message) -> None:
             if message["type"] == "http.response.start":
                 start.update(message)
                 return
-            tags = TAGS.format(url=Request(scope).base_url, **texts).encode()
+            tags = TAGS.format(url=Request(scope).base_url).encode()
             body = GRADIO_TAGS.sub(b"", message["body"]).replace(b"<head>", tags, 1)
             MutableHeaders(scope=start)["Content-Length"] = str(len(body))
             await send(start)

@@ -183,12 +183,6 @@ def build(seed: int, device: str) -> None:
     problem.change(select_path, problem, path, **shared.AT_ONCE)
     # not path.change, which a new problem also triggers
     triggers = [problem.change, path.input, method.input]
-    gr.on(triggers, None, cancels=[event], **shared.AT_ONCE)
+    shared.clear_on(triggers, [event], outputs[1:])
     # show draws of the problem instead of an outdated result
-    gr.on(
-        triggers,
-        lambda name: [plot_pair(PROBLEMS[name].pair), "", None, None],
-        problem,
-        outputs,
-        **shared.AT_ONCE,
-    )
+    gr.on(triggers, lambda name: plot_pair(PROBLEMS[name].pair), problem, plot, **shared.AT_ONCE)

@@ -6,7 +6,7 @@ from conftest import digit
 
 from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.trace import NUM_TIMES, plot_trace, trace
+from ebm_app.evaluation.trace import NUM_TIMES, trace
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.dequantisation import noise_for
 from ebm_app.web.idea import show_time
@@ -37,10 +37,3 @@ def test_slider_goes_from_noise_to_the_image(ebm):
     assert noised.size == terms.size
     assert np.asarray(noised)[0, 0] == round(255 * found.frames[NUM_TIMES // 2, 0, 0, 0].item())
     assert show_time(None, 0.5) == (None, None)
-
-
-def test_plot_shows_both_curves(ebm):
-    found = trace(ebm, digit())
-    left, right = plot_trace(found).axes
-    assert left.lines[0].get_ydata().tolist() == found.rates.tolist()
-    assert right.lines[0].get_ydata().tolist() == found.totals.tolist()

@@ -4,7 +4,6 @@ import json
 import shutil
 
 import numpy as np
-import pytest
 from conftest import error_of
 
 from ebm_app import mutual_information
@@ -34,15 +33,6 @@ def test_estimate_equals_that_of_the_library(tmp_path):
     assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
     assert text.startswith(f"{expected.summary()}\n600 rows, 1 + 1 columns · ")
     assert len(plot.axes[0].patches) > 10  # histograms
-
-
-@pytest.mark.process
-def test_tables_give_the_same_estimate_as_arrays(tmp_path):
-    x, y = draw(tmp_path, num=200)
-    table = tmp_path / "x.csv"
-    np.savetxt(table, np.load(x), header="height", comments="", fmt="%.18g")
-    values = [[*information.mi(file, y, 1, 0)][-1][2]["value"] for file in (x, str(table))]
-    assert values[0] == values[1]
 
 
 def test_bad_data_give_errors(tmp_path):
