@@ -27,7 +27,7 @@ WARMUP_STEPS = 2
 #: Min measured steps, and share of the run spent on measuring
 MIN_STEPS, MEASURED_SHARE = 3, 0.02
 #: Max share of the run spent on one validation, and on all validations
-VALIDATION_SHARE, VALIDATIONS_SHARE = 0.05, 0.15
+VALIDATION_SHARE, VALIDATIONS_SHARE = 0.05, 0.1
 #: Numbers of validation images with which the time of a validation is measured
 FEW_IMAGES = (2, 4)
 #: Length in seconds for which a dry run measures the costs
@@ -112,7 +112,7 @@ def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> LoopCo
 
     >>> config = plan(LoopConfig(), Costs(0.5, 1.0, 0.1), 600.0, 580.0)
     >>> config.max_train_steps, config.validation_steps, config.validation_images
-    (980, 327, 290)
+    (1040, 520, 290)
     """
     longest = VALIDATION_SHARE * budget - costs.validation
     num_images = max(2, min(config.validation_images, int(longest / max(costs.image, 1e-9))))

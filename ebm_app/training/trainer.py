@@ -90,6 +90,7 @@ class Trainer:
             "steps": self.now.step,
             "loss": self.now.loss,
             "bits_per_dim": self.now.best["validation_bits_per_dim"],
+            "stderr": self.now.best.get("validation_stderr"),
             "images_per_second": self._speed(),
             "training_seconds": self.now.seconds,
             "core_seconds": self.now.core_seconds,
