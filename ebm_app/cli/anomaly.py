@@ -4,12 +4,13 @@ ebm anomaly digits photos --output_dir runs/photos
 ebm anomaly --fit ordinary --output_dir runs/detector
 ebm anomaly runs/detector photos
 
-anomaly.csv has one row per image, sorted by p-value: file, p_value, and whether the image is
-unusual (yes or no). maps/ has each unusual image next to its anomaly map. Images must have the
-size, channels and grey levels of the model, or be converted with the flags --resize, --grayscale,
---rgb and --round_levels. With --fit, the model is saved with a detector, calibrated by five folds
-of the images. Without a model, --fit uses a bundled one: digits for grey images of 8x8 pixels,
-mnist for other grey images and cifar10 for colour images.
+anomaly.csv has one row per image, sorted by p-value: file, p_value, q_value, and whether the image
+is unusual (yes or no). If all images with q-values up to --alpha are flagged, as by default, that
+share of them is ordinary on average. maps/ has each unusual image next to its anomaly map. Images
+must have the size, channels and grey levels of the model, or be converted with the flags --resize,
+--grayscale, --rgb and --round_levels. With --fit, the model is saved with a detector, calibrated
+by five folds of the images. Without a model, --fit uses a bundled one: digits for grey images of
+8x8 pixels, mnist for other grey images and cifar10 for colour images.
 """
 
 import sys
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from ebm_app.anomaly import AnomalyDetector
 
-COLUMNS = ("file", "p_value", "unusual")
+COLUMNS = ("file", "p_value", "q_value", "unusual")
 #: Value of --fit for the validation images of the model's data set
 VALIDATION = "validation"
 #: Images between updates of the progress bar
@@ -82,8 +83,8 @@ def detect(args: Arguments) -> dict[str, Any]:
     # slow to import, and not needed for --help
     import numpy as np
     import torch
+    from scipy.stats import false_discovery_control
 
-    from ebm_app.anomaly import benjamini_hochberg
     from ebm_app.data.levels import to_display
 
     detector, files = open_detector(args, args.model), list_images(args.folder)
@@ -101,20 +102,18 @@ def detect(args: Arguments) -> dict[str, Any]:
         raise UserError(f"No image in '{args.folder}' could be read. Use another folder.")
     rows.sort(key=lambda row: row[1])
     p_values = np.array([row[1] for row in rows])
-    is_unusual = p_values <= rate
-    if not args.false_alarm_rate:
-        is_unusual = benjamini_hochberg(p_values, args.alpha)
-        needed = ceil(len(rows) * detector.smallest_p_value / args.alpha)
-        if not is_unusual.any() and p_values[0] <= args.alpha:
-            print(
-                f"warning: {(p_values <= args.alpha).sum()} images have p-values up to --alpha, "
-                f"but the calibration images suffice only for {needed} or more unusual images "
-                f"among {len(rows)}. Use --false_alarm_rate, or fit to more images.",
-                file=sys.stderr,
-            )
+    q_values = false_discovery_control(p_values)
+    is_unusual = (p_values if args.false_alarm_rate else q_values) <= rate
+    if not is_unusual.any():
+        lowest = ceil(100 * q_values[0]) / 100
+        print(
+            f"warning: No image is flagged. The lowest --alpha that flags one is {lowest}. To "
+            "lower it, fit the detector to more images.",
+            file=sys.stderr,
+        )
     words = ["yes" if unusual else "no" for unusual in is_unusual]
-    table = [(name, p, word) for (name, p, *_), word in zip(rows, words, strict=True)]
-    write_rows(args.output_dir / "anomaly.csv", table, "w", COLUMNS)
+    table = zip((row[0] for row in rows), p_values, q_values.round(6), words, strict=True)
+    write_rows(args.output_dir / "anomaly.csv", [*table], "w", COLUMNS)
     for name, _, levels, excess in rows[: is_unusual.sum()]:
         image = to_display(levels, config.num_levels)
         save_map(args.output_dir / "maps" / f"{name}.png", image, torch.from_numpy(excess))

@@ -130,7 +130,7 @@ def test_unusual_images_come_first_in_the_table(capsys, tmp_path):
     (drawn,) = (out / "maps").iterdir()
     assert drawn.name == "b.png.png" and Image.open(drawn).size[0] >= 320
     assert figures_of(anomaly, *flags, "--alpha", 0.02)["unusual"] == 0
-    assert "2 or more unusual images among 3" in capsys.readouterr().err
+    assert "lowest --alpha that flags one is 0.03." in capsys.readouterr().err
     assert figures_of(anomaly, *flags, "--false_alarm_rate", 0.02)["unusual"] == 1
     assert call(anomaly, *flags, "--alpha", 0.005) == 2
     assert "199 calibration" in capsys.readouterr().err
