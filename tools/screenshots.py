@@ -22,7 +22,7 @@ WAIT = 600_000
 NUM_COLOURS = 128
 #: Tab -> (button that starts the run, if any; label and final text of its text box)
 SCENES = {
-    "Score": (None, "Answer", "±"),
+    "Score": (None, "Answer", "±.*, by "),
     "Generate": ("Generate", "Run", r"^\d+ images"),
     "Complete": ("Complete", "Run", r"^\d+ completions"),
     "Toy": ("Train", "Run", r"^\d+ steps"),
@@ -106,6 +106,8 @@ def run_scene(page: Page, tab: str) -> None:
         if button is not None:
             press(page, button)
         text_of(page, label, pattern)
+        if tab == "Score":  # computed after the answer
+            page.get_by_alt_text("The image with noise").wait_for(timeout=WAIT)
     else:
         page.get_by_role("cell", name="weights").wait_for(timeout=WAIT)
     page.mouse.move(0, 0)
