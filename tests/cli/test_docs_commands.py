@@ -99,7 +99,7 @@ def test_documented_commands_run_in_order(workplace, script, monkeypatch):
     for program, *words in (words for page in pages for words in block_commands(page)):
         if program == "make":
             continue
-        name, arguments = script_of(words)
+        name, arguments = script_of([program, *words])
         if name == "ui/app.py":
             with served(arguments, workplace) as address:
                 assert httpx.get(address).status_code == 200
