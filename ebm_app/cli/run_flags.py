@@ -75,6 +75,8 @@ def restore(args: T, argv: Sequence[str] | None, settings: Mapping[str, Any]) ->
     flags, passed = recorded_flags(settings), passed_flags(args, argv)
     if "init_from" in passed:
         flags.pop("flow", None)  # the model defines its own flow
+    if passed.get("dataset", flags.get("dataset")) != flags.get("dataset"):
+        flags.pop("resolution", None)  # of the recorded data set
     names = {item.name for item in dataclasses.fields(args)} - passed.keys()
     with user_errors("The record of the run"):
         return dataclasses.replace(args, **{name: flags[name] for name in names & flags.keys()})

@@ -13,6 +13,8 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ebm_app.cli import train
+from ebm_app.cli.command_line import parse
+from ebm_app.cli.run_flags import restore
 from ebm_app.ebm import EBM
 from ebm_app.training.launch import LOCK
 from ebm_app.training.metrics import read_metrics
@@ -113,6 +115,13 @@ def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     assert call(train, *again, "--learning_rate", "0.02") == 0
     settings["training"]["learning_rate"] = 0.02
     assert json.loads(capsys.readouterr().out).items() >= settings.items()
+
+
+def test_recorded_resolution_is_for_the_recorded_data_set():
+    record = {"flags": {"dataset": "folder:photos", "resolution": 16}}
+    for words, resolution in (([], 16), (["--dataset", "digits"], None)):
+        args = restore(parse(train.Arguments, "", words), words, record)
+        assert args.resolution == resolution
 
 
 def test_run_is_replaced_only_on_request(capsys, run):
