@@ -100,8 +100,9 @@ def bits_by_estimator(
     """Return the bits per dim (N,) of images by one estimator, and a summary.
 
     The summary has the mean ``bits_per_dim``, its standard error ``stderr`` over images, the root
-    mean square error ``image_error`` of the estimator for one image, the resulting error
-    ``numerical_error`` of the mean, the margin ``eps``, and the cost.
+    mean square error ``image_error`` of the estimator for one image, the error ``numerical_error``
+    of the mean, the margin ``eps``, and the cost. Only errors of random draws average out over
+    images; others may have the same sign for all of them.
 
     Args:
         options: further arguments of ``bits_of_images``.
@@ -112,11 +113,12 @@ def bits_by_estimator(
     end = dequantiser.time(ebm.cells, density.path, density.end)
     image_error = result.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
     is_known = isfinite(image_error)  # NaN for a single probe or draw
+    num_independent = len(levels) if estimator.error_is_drawn else 1
     return result.bits_per_dim, {
         "bits_per_dim": result.bits_per_dim.mean().item(),
         "stderr": standard_error(result.bits_per_dim).item(),
         "image_error": image_error if is_known else None,
-        "numerical_error": image_error / sqrt(len(levels)) if is_known else None,
+        "numerical_error": image_error / sqrt(num_independent) if is_known else None,
         "eps": 1 - end,
         "nfe": result.nfe.mean().item(),
         "num_images": len(levels),

@@ -54,6 +54,8 @@ def test_all_estimators_are_compared(run, tmp_path):
     assert rows["probability_flow"]["numerical_error"] is None  # a single probe
     row = rows["path_integral"]  # the errors of two images are independent
     assert row["numerical_error"] == pytest.approx(row["image_error"] / math.sqrt(2))
+    row = rows["time_integral"]  # the errors of a rule may be equal
+    assert row["numerical_error"] == row["image_error"]
     assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
 
 
