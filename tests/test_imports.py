@@ -1,4 +1,4 @@
-"""``--help`` does not import slow packages."""
+"""``--help`` does not import slow packages, and models load in threads."""
 
 import json
 import os
@@ -42,3 +42,13 @@ def test_help_imports_no_slow_package():
     imported = json.loads(done.stdout)
     assert [*imported] == SCRIPTS and not any(imported[path] for path in LIGHT)
     assert {name for names in imported.values() for name in names} <= {"torch"}
+
+
+@pytest.mark.process
+def test_models_load_in_threads():
+    program = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from ebm_app import EBM\n"
+        "list(ThreadPoolExecutor(6).map(EBM.from_pretrained, ['digits'] * 6))"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

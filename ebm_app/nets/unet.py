@@ -36,8 +36,9 @@ class UNet(nn.Module):
         config: UNetConfig | None = None,
         num_classes: int = 0,
     ) -> None:
-        # importing diffusers takes seconds, and --help does not need it
-        from diffusers import UNet2DModel
+        # importing diffusers takes seconds, and --help does not need it; by its full path, because
+        # `from diffusers import` fails in threads
+        from diffusers.models.unets.unet_2d import UNet2DModel
 
         super().__init__()
         config = UNetConfig() if config is None else config
