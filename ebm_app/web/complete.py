@@ -73,7 +73,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
             buttons = shared.start_and_stop("Complete")
             with gr.Accordion("Advanced", open=False):
                 count = shared.slider(1, MAX_IMAGES, 4, "Images")
-                steps = shared.slider(2, MAX_TEMPERATURES, 55, "Temperatures")
+                steps = shared.slider(2, MAX_TEMPERATURES, 48, "Temperatures")
                 seeds = shared.seed_box(seed)
         with gr.Column():
             alt_text, height = "Completions of the drawing", "min(420px, 104vw)"
