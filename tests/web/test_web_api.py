@@ -16,7 +16,7 @@ from PIL import Image
 ENDPOINTS = {
     "/complete": {
         **{"model": "grey", "drawing": ..., "unknown": "lower half", "num_images": 4},
-        **{"num_temperatures": 55, "seed": 5},
+        **{"num_temperatures": 48, "seed": 5},
     },
     "/generate": {
         **{"model": "grey", "sampler": "dpm", "num_images": 10, "num_steps": 25, "seed": 5},
