@@ -88,14 +88,23 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         device: str = "cpu",
         false_alarm_rate: float = 0.05,
     ) -> None:
-        self.model = model
-        self.anomaly_score = anomaly_score
-        self.device = device
-        self.false_alarm_rate = false_alarm_rate
+        self.model, self.device = model, device
+        self.anomaly_score, self.false_alarm_rate = anomaly_score, false_alarm_rate
 
     @property
     def ebm(self) -> EBM:
-        """The model, loaded with its fitted detector, if any, at first use."""
+        """The model, loaded at first use."""
+        self._load()
+        return self._loaded[0]
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the detector was fitted or loaded."""
+        self._load()
+        return bool(self._fitted)
+
+    def _load(self) -> None:
+        """Load the model, with its fitted detector if there is one, unless it is loaded."""
         choose("anomaly score", self.anomaly_score, (*SCORES, RANKS))
         if self._loaded[1:] != (self.model, self.device):
             is_name = not isinstance(self.model, EBM)
@@ -104,12 +113,6 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
             self._loaded, self._fitted = (ebm, self.model, self.device), None
             if is_name:
                 self.read(self.model)
-        return self._loaded[0]
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the detector was fitted or loaded."""
-        return self.ebm is not None and bool(self._fitted)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self.is_fitted
@@ -215,8 +218,8 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         Raises:
             UserError: if the detector is not fitted, or the images do not match the model.
         """
-        calibration = self._calibration()
-        features = extract_features(self.ebm, images)
+        calibration, levels = self._calibration(), to_model_levels(self.ebm, images)
+        features = extract_features(self.ebm, levels)
         single = {name: score(features, self._state(name)) for name, score in SCORES.items()}
         p_values = {
             name: conformal_p_values(values, self._state(name)["calibration"])
@@ -232,7 +235,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         level = excess.flatten(2).amax(2).argmax(1)
         maps = excess[torch.arange(len(level)), level]
         p_value = conformal_p_values(score, calibration)
-        mask = self.ebm.was_trained_on(to_model_levels(self.ebm, images))
+        mask = self.ebm.was_trained_on(levels)
         trained_on = None if mask is None else mask.numpy()
         return Findings(score.numpy(), p_value, p_values, maps.numpy(), trained_on)
 

@@ -95,9 +95,9 @@ def detect(args: Arguments) -> dict[str, Any]:
         levels = read_levels(files, begin, BATCH_SIZE, config, args)
         if levels:
             batch = torch.stack([*levels.values()])
-            found = detector.examine(batch)
+            findings = detector.examine(batch)
             names = [name_of(files[number], args.folder) for number in levels]
-            rows += zip(names, found.p_value.tolist(), batch, found.maps, strict=True)
+            rows += zip(names, findings.p_value.tolist(), batch, findings.maps, strict=True)
     if not rows:
         raise UserError(f"No image in '{args.folder}' could be read. Use another folder.")
     rows.sort(key=lambda row: row[1])
