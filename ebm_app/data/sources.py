@@ -26,8 +26,8 @@ SAVED = ("dataset_dict.json", "state.json")
 
 
 def read_hub(name: str, to_pixels: ToPixels) -> dict[str, Labelled]:
-    """Read the splits of a Hugging Face data set, of which only "train" is required. Images and
-    labels are the first columns of these types.
+    """Read the splits of a Hugging Face data set; only "train" is required. Images and labels are
+    the first columns of these types.
 
     Args:
         name: name on the hub, or a folder of ``save_to_disk``, parquet files or images.
