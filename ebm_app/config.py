@@ -45,6 +45,7 @@ Width = Annotated[Int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MAX_RESOLUTIONS)]
 Layers = Annotated[Int, Ge(1), Le(32)]
 Classes = Annotated[Int, Ge(0), Le(100_000)]
+ClassNames = Annotated[tuple[str, ...], Len(0, 100_000)]
 LogSNR = Annotated[Float, Ge(-20), Le(20)]
 Resolution = Annotated[Int, Ge(0), Lt(MAX_RESOLUTIONS)]
 Resolutions = Annotated[tuple[Resolution, ...], Len(0, MAX_RESOLUTIONS)]
@@ -146,6 +147,7 @@ class EBMConfig(ModelSettings):
         stein_head: whether the network predicts the Stein score.
         condition_dim: number of augmentation parameters that the network receives.
         num_classes: number of classes; 0 for an unconditional model.
+        class_names: names of the classes, if the data set has any.
         early: network for early times, if any.
         calibration: calibration offset of an energy network.
     """
@@ -158,9 +160,14 @@ class EBMConfig(ModelSettings):
     stein_head: bool = True
     condition_dim: Annotated[Int, Ge(0), Le(LARGEST_SIDE)] = 0
     num_classes: Classes = 0
+    class_names: ClassNames = ()
     early: EarlyConfig | None = None
     calibration: Calibration | None = None
     format_version: PositiveInt = FORMAT_VERSION
+
+    def classes(self) -> tuple[str, ...]:
+        """Return the name of each class, by default its label."""
+        return self.class_names or tuple(map(str, range(self.num_classes)))
 
 
 @configuration

@@ -188,8 +188,8 @@ class EBM(DensityModel):
         Args:
             sampler: name in ``SAMPLERS`` with settings ``settings``, or a sampler.
             seed: seed of the initial noise and of the sampler.
-            labels: class labels, for a class-conditional model: one for all images, several used
-                in turn, or "random".
+            labels: names or numbers of classes, for a class-conditional model: one for all images,
+                several used in turn, or "random".
             guidance: guidance scale, see ``PathDensity.conditioned_on``. 1 samples from
                 p(x | label), larger values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It affects the
@@ -245,7 +245,7 @@ class EBM(DensityModel):
         """Return one label per image, or None."""
         if labels is None:
             return None
-        return class_labels(labels, num, self.config.num_classes, seed).tolist()
+        return class_labels(labels, num, self.config.classes(), seed).tolist()
 
     def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
         """Return a generator, and standard normal points (num_images, C, H, W) drawn from it."""

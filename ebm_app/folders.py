@@ -122,9 +122,13 @@ def upgrade(data: Mapping[str, Any], keys: Iterable[str] = ()) -> dict[str, Any]
 
 
 def config_digest(data: Mapping[str, Any]) -> str:
-    """Return the SHA-256 digest of the data in config.json, independent of order and layout. The
-    calibration is excluded, because it is measured after the weights are saved."""
+    """Return the SHA-256 digest of the data in config.json, independent of order and layout.
+
+    The calibration, which is measured after the weights are saved, and the names of the classes
+    are excluded.
+    """
     settings = {key: None if key == "calibration" else value for key, value in data.items()}
+    settings.pop("class_names", None)
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 

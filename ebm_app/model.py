@@ -30,7 +30,7 @@ from ebm_app.utils.tensors import as_tensor
 INPUTS = ("time_input", "input_frequencies", "condition_dim")
 #: Value of ``labels`` for random labels with equal class frequencies
 RANDOM = "random"
-Labels = int | str | Sequence[int] | Tensor
+Labels = int | str | Sequence[int | str] | Tensor
 
 
 class DensityModel(PretrainedModel):
@@ -153,7 +153,7 @@ class DensityModel(PretrainedModel):
             labels, guidance, seed: as for ``EBM.sample``.
         """
         if labels is not None:
-            labels = class_labels(labels, num, self.config.num_classes, seed)
+            labels = class_labels(labels, num, self.config.classes(), seed)
             return self.density.conditioned_on(labels, guidance)
         if check_argument(NonNegative, "guidance", guidance) != 1:
             raise UserError("Guidance needs class labels. Pass labels.")
@@ -201,26 +201,30 @@ def switch_time(config: EBMConfig, path: GaussianPath) -> float:
     return TIME_INPUTS[config.time_input](path, path.interval(config.eps), time).item()
 
 
-def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> Tensor:
+def class_labels(labels: Labels, num: int, names: Sequence[str], seed: int = 0) -> Tensor:
     """Return class labels (num,) int64 for ``num`` points.
 
-    >>> class_labels([3, 5], 4, num_classes=10)
-    tensor([3, 5, 3, 5])
+    >>> class_labels(["dog", 0], 4, names=["cat", "dog"])
+    tensor([1, 0, 1, 0])
 
     Args:
         labels: one label for all points, several used in turn, or "random" for the mixture of
-            p(x | y) over all classes.
+            p(x | y) over all classes. A label is an integer or the name of a class.
+        names: names of all classes.
         seed: seed of random labels.
 
     Raises:
-        UserError: for a model without classes, and labels outside 0..num_classes - 1.
+        UserError: for a model without classes, unknown names, and labels out of range.
     """
     num = check_argument(PositiveInt, "num", num)
-    if not num_classes:
+    if not names:
         raise UserError("This model was trained without labels. Leave out labels.")
     if isinstance(labels, str):
-        choose("labels", labels, (RANDOM,))
-        return torch.randint(num_classes, (num,), generator=make_generator("cpu", seed, num))
+        if labels == RANDOM:
+            return torch.randint(len(names), (num,), generator=make_generator("cpu", seed, num))
+        labels = [labels]
+    if isinstance(labels, Sequence):
+        labels = [_number(label, names) for label in labels]
     values = torch.atleast_1d(as_tensor(labels, "labels"))
     is_integer = torch.can_cast(values.dtype, torch.long)
     if not is_integer or values.ndim != 1 or not 0 < len(values) <= num:
@@ -228,8 +232,17 @@ def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> T
             f"Expected 1 to {num} integer labels, got {values.dtype} of shape "
             f"{tuple(values.shape)}."
         )
-    if values.min() < 0 or values.max() >= num_classes:
+    if values.min() < 0 or values.max() >= len(names):
         raise UserError(
-            f"Expected labels from 0 to {num_classes - 1}, got {values.min()} to {values.max()}."
+            f"Expected labels from 0 to {len(names) - 1}, got {values.min()} to {values.max()}."
         )
     return values.long().repeat(-(-num // len(values)))[:num]
+
+
+def _number(label: Any, names: Sequence[str]) -> Any:
+    """Return the number of a class, given its name or its number, which may be a string."""
+    if not isinstance(label, str):
+        return label
+    if label.isdecimal() and label not in names:
+        return int(label)
+    return names.index(choose("class", label, names))

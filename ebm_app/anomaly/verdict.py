@@ -34,11 +34,11 @@ def examine(detector: AnomalyDetector, image: Tensor) -> tuple[dict[str, Any], n
 def verdict(facts: dict[str, Any]) -> str:
     """Return the verdict on an image as text, with its p-value.
 
-    >>> verdict({"p_value": 0.64, "percentile": 50.0, "most_unusual": "left", "class": 7})
+    >>> verdict({"p_value": 0.64, "percentile": 50.0, "most_unusual": "left", "class": "7"})
     'Usual 7: 64 percent of held-out images are at least as unusual (p = 0.64).'
 
     Args:
-        facts: summary by ``examine``, and the most probable class or None.
+        facts: summary by ``examine``, and the name of the most probable class or None.
     """
     if (p := facts["p_value"]) is None:
         return NO_DETECTOR

@@ -84,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     # slow to import, and not needed for --help
     import torch
 
+    from ebm_app.evaluation.held_out import labels_for
     from ebm_app.evaluation.scoring import bits_by_estimator, codec_bits, disagreements
     from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
     from ebm_app.utils.processes import on_main, shut_down
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     dequantiser_name = args.dequantisation or ebm.config.dequantisation
     dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
     data, levels, trained_on = held_out(args, ebm)
-    labels = data.split_labels(args.split)[: args.limit] if args.labels else None
+    labels = labels_for(ebm.config, data, args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", args)

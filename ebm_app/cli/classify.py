@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import ImageFlags, held_out
 from ebm_app.ebm import EBM
+from ebm_app.evaluation.held_out import labels_for
 from ebm_app.utils.fields import BatchSize, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     data, levels, trained_on = held_out(args, ebm)
-    labels = data.split_labels(args.split)[: args.limit]
+    labels = labels_for(ebm.config, data, args.split)[: args.limit]
     output = Output(args.output_dir / "classify.json", args)
     output.data["trained_on"] = trained_on
     begin = time.perf_counter()

@@ -8,13 +8,13 @@ Writes one PNG file per image, and a grid of all images (grid.png), to the outpu
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.cli.names import check_name
-from ebm_app.utils.fields import Count, NonNegative, PositiveInt, Steps, configuration, setting
+from ebm_app.utils.fields import NonNegative, PositiveInt, Steps, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.registry import choose, settings_of_each
 
@@ -29,8 +29,8 @@ class Arguments(CommonFlags, ModelFlag):
         "dpm",
     )
     num_images: PositiveInt = setting("number of images", 64)
-    labels: tuple[Count | Literal["random"], ...] = setting(
-        "class labels, used in turn, or random; for a class-conditional model", ()
+    labels: tuple[str, ...] = setting(
+        "names or numbers of classes, used in turn, or random; for a class-conditional model", ()
     )
     guidance: NonNegative = setting(
         "strength of the labels: 1 samples from p(x | label), larger values give clearer and less "

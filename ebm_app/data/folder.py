@@ -79,18 +79,17 @@ def read_folder(
         "bad": sorted(str(file.relative_to(folder)) for file in bad),
         "notes": notes,
     }
-    labels, classes = None, Counter("/".join(parent) for parent in parents)
+    labels, class_names = None, tuple(sorted({"/".join(parent) for parent in parents}))
     if len(depths) > 1:
         one, other, *_ = depths.values()
         notes.append(
             f"Images are at different depths, such as '{one}' and '{other}', so folders are not "
             "used as classes."
         )
-    elif set(depths) == {1} and len(classes) > 1:
-        report["classes"] = dict(sorted(classes.items()))
-        number = {name: label for label, name in enumerate(report["classes"])}
-        labels = torch.tensor([number[parent[0]] for parent in parents])
-    data = Labelled(images, labels, [name.as_posix() for name in names])
+    elif set(depths) == {1} and len(class_names) > 1:
+        label_of = {name: label for label, name in enumerate(class_names)}
+        labels = torch.tensor([label_of[parent[0]] for parent in parents])
+    data = Labelled(images, labels, [name.as_posix() for name in names], class_names)
     if not splits:
         return {"train": data}, report
     rows: dict[str, list[int]] = {}

@@ -33,7 +33,8 @@ class ImageData:
     """Training, validation and test images with grey levels 0..num_levels - 1.
 
     Each split is uint8 (N, C, H, W). ``labels`` are the class labels of each split, int64 (N,),
-    and ``names`` the names of its images, or None. ``report`` describes the files read, as JSON.
+    and ``names`` the names of its images, or None. ``class_names`` are the names of the classes,
+    if any. ``report`` describes the files read, as JSON.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ImageData:
     test: Images
     labels: tuple[Tensor, ...] | None = None
     names: tuple[list[str], ...] | None = None
+    class_names: tuple[str, ...] = ()
     report: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -57,15 +59,22 @@ class ImageData:
         splits are held out from the training split by ``split_by_content``."""
         if missing := HELD_OUT.keys() - splits.keys():
             splits = {**splits, **split_by_content(splits["train"], missing)}
-        images, *columns = zip(*(splits[split] for split in SPLITS), strict=True)
+        images, *columns, class_names = zip(*(splits[split] for split in SPLITS), strict=True)
         labels, names = (None if any(own is None for own in each) else each for each in columns)
         options = {"labels": labels, "names": names, "report": dict(report or {})}
+        if labels is not None:
+            options["class_names"] = class_names[0]
         return cls(name, num_levels, *images, **options)
 
     def summary(self) -> dict[str, Any]:
         """Return a summary of the images read and skipped, as JSON data."""
         sizes = {split: len(self.split(split)) for split in SPLITS}
-        return {"name": self.name, "shape": self.image_shape, "splits": sizes, **self.report}
+        summary = {"name": self.name, "shape": self.image_shape, "splits": sizes, **self.report}
+        if self.class_names:
+            labels = torch.cat(self.labels)
+            counts = labels[labels >= 0].bincount(minlength=len(self.class_names)).tolist()
+            summary["classes"] = dict(zip(self.class_names, counts, strict=True))
+        return summary
 
     def describe(self) -> str:
         """Return the summary as text.
@@ -105,8 +114,8 @@ class ImageData:
                 3 distinct images, or labels that are not one integer per image.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
-        images, own, _ = as_images(images)
-        labels = own if labels is None else labels
+        images, own, _, class_names = as_images(images)
+        labels, class_names = (own, class_names) if labels is None else (labels, ())
         arrays = [images] if validation is None else [images, as_images(validation).images]
         shape = images.shape[1:]
         if any(x.ndim != 4 or not len(x) or x.shape[1:] != shape for x in arrays):
@@ -126,10 +135,11 @@ class ImageData:
             raise UserError(f"Image files have {NUM_VALUES} levels, got num_levels {num_levels}.")
         arrays = [to_levels(x, num_levels).cpu() if isinstance(x, Tensor) else x for x in arrays]
         if validation is None:
-            train, held_out = _hold_out(Labelled(arrays[0], labels))
+            train, held_out = _hold_out(Labelled(arrays[0], labels, None, class_names))
         else:
             unknown = None if labels is None else torch.full((len(arrays[1]),), -1)
-            train, held_out = Labelled(arrays[0], labels), Labelled(arrays[1], unknown)
+            train = Labelled(arrays[0], labels, None, class_names)
+            held_out = Labelled(arrays[1], unknown)
         splits = {"train": train, "validation": held_out, "test": held_out}
         return cls.from_splits(name, num_levels, splits)
 

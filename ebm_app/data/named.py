@@ -23,12 +23,14 @@ class Source:
         dataset_class: name of torchvision's class; empty for the digits, which have no files.
         max_validation: max size of the validation split, the last images (at most a sixth) of the
             training split, as in the paper.
+        class_names: names of the classes, if they are not digits.
     """
 
     name: str
     num_levels: int = 256
     dataset_class: str = ""
     max_validation: int = 10_000
+    class_names: tuple[str, ...] = ()
 
     def read(self, root: Path, download: bool) -> dict[str, Labelled]:
         """Return levels, uint8 (N, C, H, W), and labels, int64 (N,), of each split by name.
@@ -58,7 +60,9 @@ class Source:
             ) from error
         end = len(train) - min(self.max_validation, len(train) // 6)
         images, kinds = (train[:end], train[end:], test), (labels[:end], labels[end:], test_labels)
-        return dict(zip(SPLITS, map(Labelled, images, kinds), strict=True))
+        splits = zip(SPLITS, images, kinds, strict=True)
+        options = {"class_names": self.class_names}
+        return {split: Labelled(own, kind, **options) for split, own, kind in splits}
 
     def _read_split(self, root: Path, train: bool, download: bool) -> tuple[Tensor, Tensor]:
         """Return levels (N, C, H, W) and labels (N,) of the training or test split."""
@@ -88,10 +92,15 @@ def _read_digits() -> dict[str, Labelled]:
     return dict(zip(SPLITS, splits, strict=True))
 
 
+#: Names of the classes, in the order of their labels
+CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag")
+CLOTHES += ("ankle boot",)
+OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship")
+OBJECTS += ("truck",)
 SOURCES = (
     Source("digits", 17),
     Source("mnist", 256, "MNIST"),
-    Source("fashion_mnist", 256, "FashionMNIST"),
-    Source("cifar10", 256, "CIFAR10", max_validation=5_000),
+    Source("fashion_mnist", 256, "FashionMNIST", class_names=CLOTHES),
+    Source("cifar10", 256, "CIFAR10", max_validation=5_000, class_names=OBJECTS),
 )
 DATASETS = {source.name: source for source in SOURCES}

@@ -63,9 +63,13 @@ def read_dataset(dataset: "Dataset", to_pixels: ToPixels = to_pixels) -> Labelle
     def read(index: int) -> Tensor:
         return to_pixels(dataset[index][columns[0]], f"image {index}")
 
-    labels = torch.tensor(dataset[classes[0]][:]) if classes else None
+    labels, class_names = None, ()
+    if classes:
+        labels = torch.tensor(dataset[classes[0]][:])
+        class_names = tuple(dataset.features[classes[0]].names)
     images = load_all(read, len(dataset), "image {}".format)
-    return Labelled(images, labels, [f"image {index}" for index in range(len(dataset))])
+    names = [f"image {index}" for index in range(len(dataset))]
+    return Labelled(images, labels, names, class_names)
 
 
 def as_images(images: Any) -> Labelled:

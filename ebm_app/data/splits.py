@@ -20,19 +20,20 @@ MIN_IMAGES, MIN_SPLIT = 10, 2
 
 
 class Labelled(NamedTuple):
-    """N images, with class labels (N,) and names, or None."""
+    """N images, with class labels (N,) and names, or None, and names of the classes, if any."""
 
     images: Images
     labels: Tensor | None = None
     names: list[str] | None = None
+    class_names: tuple[str, ...] = ()
 
 
 def select(data: Labelled, rows: Tensor) -> Labelled:
     """Return a subset of images with labels and names, without decoding lazy images."""
-    images, labels, names = data
+    images, labels, names, class_names = data
     chosen = images[rows] if isinstance(images, Tensor) else images.select(rows)
     names = None if names is None else [names[row] for row in rows.tolist()]
-    return Labelled(chosen, None if labels is None else labels[rows], names)
+    return Labelled(chosen, None if labels is None else labels[rows], names, class_names)
 
 
 def split_by_content(data: Labelled, held_out: Collection[str] = HELD_OUT) -> dict[str, Labelled]:

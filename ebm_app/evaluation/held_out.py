@@ -3,7 +3,9 @@
 from collections.abc import Collection
 from pathlib import Path
 
+import torch
 from PIL import Image
+from torch import Tensor
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import DATASETS, ImageData, load_images
@@ -53,6 +55,26 @@ def images_for(
             "another data set."
         )
     return data
+
+
+def labels_for(config: EBMConfig, data: ImageData, split: str) -> Tensor:
+    """Return the class labels (N,) of a split, numbered as in the model. If the classes of both
+    have names, they are matched by name.
+
+    Raises:
+        UserError: for images without labels, or of a class that the model does not have.
+    """
+    labels, names = data.split_labels(split), config.class_names
+    if not (names and data.class_names):
+        return labels
+    number = {name: label for label, name in enumerate(names)}
+    for label in labels.unique().tolist():
+        if (name := data.class_names[label]) not in number:
+            raise UserError(
+                f"This model has no class '{name}', only {', '.join(names)}. Rename the class, or "
+                "leave out --labels."
+            )
+    return torch.tensor([number.get(name, -1) for name in data.class_names])[labels]
 
 
 def examples(folder: Path, config: EBMConfig, data_root: str) -> list[Image.Image]:

@@ -167,6 +167,7 @@ def energy_config(teacher: EBMConfig) -> EBMConfig:
         prediction=ENERGY,
         net=replace(teacher.net, dropout=0.0),
         num_classes=0,
+        class_names=(),
         early=None,
         calibration=None,
     )

@@ -42,7 +42,7 @@ from ebm_app.utils.processes import (
 #: Lock file: one training run per output folder
 LOCK = ".lock"
 #: Settings that may differ between a run and the model it is initialised from
-FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "calibration"})
+FREE = frozenset({"dataset", "class_names", "num_nodes", "eps", "dequantisation", "calibration"})
 #: The same for a run that adds an early network; only that network uses the labels
 FREE_WITH_EARLY = FREE | {"early", "num_classes"}
 

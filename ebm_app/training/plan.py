@@ -29,7 +29,7 @@ NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
 #: minutes are free because the number of steps is compared.
 FREE_ON_RESUME = frozenset(
     "max_train_minutes checkpointing_steps checkpoints_total_limit logging_steps report_to "
-    "validation_steps num_preview_images num_nodes gradient_checkpointing".split()
+    "validation_steps num_preview_images num_nodes gradient_checkpointing class_names".split()
 )
 
 Config = TypeVar("Config", bound=LoopConfig)

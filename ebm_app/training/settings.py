@@ -90,6 +90,7 @@ def resolve(
     if channels := settings.early_channels:  # with attention at the lowest resolution
         levels = (len(channels) - 1,)
         early = EarlyConfig(UNetConfig(channels, attention_levels=levels, t_scale=200.0))
+    num_classes = data.num_classes if settings.classes == "all" else 0
     config = from_attributes(
         EBMConfig,
         settings,
@@ -97,7 +98,8 @@ def resolve(
         image_shape=data.image_shape,
         num_levels=data.num_levels,
         stein_head=settings.stein_factor > 0,
-        num_classes=data.num_classes if settings.classes == "all" else 0,
+        num_classes=num_classes,
+        class_names=data.class_names[:num_classes],
         early=early,
         condition_dim=AUGMENTATIONS[settings.augmentation].dim,
         path=PathConfig(settings.path, settings.c),

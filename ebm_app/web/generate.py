@@ -3,7 +3,7 @@
 import math
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gradio as gr
@@ -48,13 +48,14 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     """Draw images from a model.
 
     Returns the images as PNG files with their classes as captions, a text, and the seed.
-    ``randomise`` replaces the seed by a random one. ``which`` is a class label, "any" or "one of
-    each". ``guidance`` only applies to class-conditional models.
+    ``randomise`` replaces the seed by a random one. ``which`` is a class, "any" or "one of each".
+    ``guidance`` only applies to class-conditional models.
     """
     seed = secrets.randbelow(shared.MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
     kind = SAMPLERS[choose("sampler", sampler, SAMPLERS)]
-    labels = labels_of(which, ebm.config.num_classes, num_images)
+    names = ebm.config.classes()
+    labels = labels_of(which, names, num_images)
     is_chosen = labels not in ((), RANDOM)
     condition = {"labels": labels, "guidance": guidance} if labels else {}
     begin = time.perf_counter()
@@ -74,7 +75,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
         pictures = [
             (
                 shared.render(image, SIDE),
-                str(labels[(number - 1) % len(labels)]) if is_chosen else f"image {number}",
+                labels[(number - 1) % len(labels)] if is_chosen else f"image {number}",
             )
             for number, image in enumerate(ebm.to_images(frame.x).split(1), 1)
         ]
@@ -86,7 +87,7 @@ def describe(
     frame: Frame,
     num_images: int,
     seconds: float,
-    labels: tuple[int, ...] | str = (),
+    labels: tuple[str, ...] | str = (),
     guidance: float = 1.0,
 ) -> str:
     """Return the progress of a run, its classes, and the acceptance rate of HMC."""
@@ -94,7 +95,7 @@ def describe(
     head = f"{num_images} images" if is_done else shared.progress(frame.step, frame.num_steps)
     parts = [f"{head} in {seconds:.1f} s"]
     if labels:
-        classes = "random classes" if labels == RANDOM else "class " + ", ".join(map(str, labels))
+        classes = "random classes" if labels == RANDOM else "class " + ", ".join(labels)
         parts.append(f"{classes}, guidance {guidance:g}")
     if frame.acceptance is not None:
         parts.append(f"{frame.acceptance:.0%} of the proposals accepted")
@@ -106,28 +107,28 @@ def show_replay(replay: list[Tensor] | None, share: float) -> Image.Image | None
     return shared.render(replay[round(share * (len(replay) - 1))] / 255) if replay else None
 
 
-def labels_of(which: str, num_classes: int, num_images: int) -> tuple[int, ...] | str:
-    """Return the class labels to cycle through, "random" for random classes, or () for a model
-    without classes.
+def labels_of(which: str, names: Sequence[str], num_images: int) -> tuple[str, ...] | str:
+    """Return the classes to cycle through, "random" for random classes, or () for a model without
+    classes.
 
-    >>> labels_of("7", 10, 2), labels_of("one of each", 3, 9), labels_of("one of each", 3, 2)
-    ((7,), (0, 1, 2), (0, 1))
+    >>> labels_of("cat", ("cat", "dog"), 3), labels_of("one of each", ("cat", "dog"), 3)
+    (('cat',), ('cat', 'dog'))
     """
-    if not num_classes:
+    if not names:
         if which in (ANY, EACH):
             return ()
         raise UserError(f"This model was trained without class labels. Choose {ANY!r}.")
-    choose("class", which, [ANY, EACH, *map(str, range(num_classes))])
+    choose("class", which, [ANY, EACH, *names])
     if which == ANY:
         return RANDOM
-    return tuple(range(min(num_classes, num_images))) if which == EACH else (int(which),)
+    return tuple(names[:num_images]) if which == EACH else (which,)
 
 
 def class_options(model: str, which: str | None, *, models: Models) -> list[dict[str, Any]]:
     """Return updates of the class choice and the guidance slider for a model. The class is kept if
     the model has it."""
-    num_classes = models.config(model).num_classes
-    labels, visible = [ANY, EACH, *map(str, range(num_classes))], num_classes > 0
+    names = models.config(model).classes()
+    labels, visible = [ANY, EACH, *names], bool(names)
     value = which if which in labels[2:] else (EACH if visible else ANY)
     return [gr.update(choices=labels, value=value, visible=visible), gr.update(visible=visible)]
 
@@ -144,7 +145,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     that a link sets: class, guidance, seed and whether the seed is random."""
     gr.Markdown(HINT)
     first, kind = next(iter(SAMPLERS.items()))
-    labels = [ANY, EACH, *map(str, range(models.max_classes()))]
+    labels = [ANY, EACH, *models.classes()]
     with gr.Row():
         with gr.Column(scale=1):
             which = gr.Radio(labels, value=ANY, label="Class")

@@ -46,13 +46,13 @@ class Models:
         """Return the configuration of a listed model without loading it."""
         return read_config(EBMConfig, self.folder(name))
 
-    def max_classes(self) -> int:
-        """Return the largest number of classes of a listed model, 0 if none has classes."""
-        counts = [0]
+    def classes(self) -> list[str]:
+        """Return the names of the classes of all listed models."""
+        names: dict[str, None] = {}
         for name in self.folders:
             with suppress(UserError):  # reported when the model is selected
-                counts.append(self.config(name).num_classes)
-        return max(counts)
+                names |= dict.fromkeys(self.config(name).classes())
+        return list(names)
 
     def load(self, name: str) -> EBM:
         """Return a model. The last ``MAX_LOADED`` ones stay in memory until their files change."""

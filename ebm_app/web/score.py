@@ -109,11 +109,10 @@ def score_image(
         bits = f"About {guess.bits_per_dim.item():.3f} ± {error:.3f} bits per dim."
         yield outputs._replace(answer=f"{bits} {outputs.answer}")
     facts: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "most_unusual", "class"))
-    if ebm.config.num_classes:
+    if names := ebm.config.classes():
         (probabilities,) = ebm.classify(image, seed=seed).probabilities.tolist()
-        facts["class"] = probabilities.index(max(probabilities))
-        classes = {str(label): p for label, p in enumerate(probabilities)}
-        outputs = outputs._replace(classes=classes)
+        facts["class"] = names[probabilities.index(max(probabilities))]
+        outputs = outputs._replace(classes=dict(zip(names, probabilities, strict=True)))
     if detector is not None:
         examined, excess = examine(detector, image)
         facts |= examined

@@ -133,7 +133,7 @@ def make_trainer(ebm: EBM, batch_size: int, objective: str, stein_head: bool = F
     """Return a trainer of the model's network on random images."""
     prediction = "moments" if stein_head else "normalised"
     head = {"stein_head": stein_head, "prediction": prediction}
-    config = replace(ebm.config, **head, condition_dim=0, num_classes=0)
+    config = replace(ebm.config, **head, condition_dim=0, num_classes=0, class_names=())
     training = TrainingConfig(
         max_train_steps=1000,
         train_batch_size=batch_size,

@@ -9,7 +9,7 @@ from ebm_app.data.images import load_images
 
 
 def test_each_verdict_states_its_p_value():
-    facts = {"p_value": 0.64, "percentile": 100.0, "class": 7, "most_unusual": "lower left"}
+    facts = {"p_value": 0.64, "percentile": 100.0, "class": "7", "most_unusual": "lower left"}
     share = "percent of held-out images are at least as unusual (p ="
     unusual = {"p_value": 0.03, "percentile": 3.0}
     for change, words in (
@@ -42,6 +42,6 @@ def test_verdict_of_digits_and_of_other_images():
     noise = torch.randint(0, 17, (1, 1, 8, 8), generator=generator) / 16
     for image in (noise, torch.zeros(1, 1, 8, 8), torch.ones(1, 1, 8, 8)):
         p = detector.p_value(image).item()
-        words = verdict({**examine(detector, image)[0], "class": 9})
+        words = verdict({**examine(detector, image)[0], "class": "9"})
         assert words.startswith("Very unusual" if p <= VERY_UNUSUAL else "Unusual")
         assert f"(p = {p:.2g})" in words

@@ -4,6 +4,7 @@ import io
 import os
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,11 @@ import torch
 from conftest import error_of, save_picture
 from PIL import Image
 
+from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
+from ebm_app.evaluation.held_out import labels_for
+from ebm_app.training.settings import resolve
+from ebm_app.utils.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 
@@ -110,9 +115,25 @@ def test_hidden_files_are_never_data(tmp_path):
     data = load_folder(tmp_path)
     assert data.num_classes == 2 and sum(map(len, data.names)) == 60
     assert data.report["skipped"] == {".db": 1, "hidden": 4}
-    assert data.report["classes"] == {"ant": 30, "bee": 30}
+    assert data.summary()["classes"] == {"ant": 30, "bee": 30}
     text = data.describe()
     assert all(part in text for part in ("1x5x6", "ant 30", "1 .db", f"{len(data.train)} train"))
+
+
+def test_classes_are_matched_by_name(tmp_path):
+    fill(tmp_path / "ant", 30)
+    fill(tmp_path / "bee", 30, seed=50)
+    data = load_folder(tmp_path)
+    labels = data.split_labels("train")
+    model = EBMConfig(
+        "folder:other", (1, 5, 6), 256, num_classes=3, class_names=("bee", "ant", "x")
+    )
+    assert torch.equal(labels_for(model, data, "train"), 1 - labels)
+    assert torch.equal(labels_for(replace(model, class_names=()), data, "train"), labels)
+    with pytest.raises(UserError, match="no class 'ant', only bee, cow"):
+        labels_for(replace(model, num_classes=2, class_names=("bee", "cow")), data, "train")
+    settings, _ = resolve(data, {"classes": "all"})
+    assert settings.classes() == ("ant", "bee") and not resolve(data, {})[0].classes()
 
 
 def test_unclear_folders_are_reported(tmp_path):

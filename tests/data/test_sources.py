@@ -42,7 +42,7 @@ def hub():
 def test_python_objects_give_the_same_images(monkeypatch, on_disk):
     for given, labelled in ((PIXELS, False), (TENSOR, False), (PICTURES, False), (Pairs(), True)):
         monkeypatch.setattr(lazy, "MEMORY", 0 if on_disk else 2**30)
-        images, labels, _ = as_images(given)
+        images, labels, *_ = as_images(given)
         is_lazy = on_disk and given is not PIXELS and given is not TENSOR
         assert isinstance(images, LazyImages) == is_lazy
         assert torch.equal(images[torch.arange(60)], TENSOR)
@@ -50,8 +50,9 @@ def test_python_objects_give_the_same_images(monkeypatch, on_disk):
         rows = torch.arange(54)
         ours, plain = (ImageData.from_tensors(x, None, 256).train[rows] for x in (given, TENSOR))
         assert torch.equal(ours, plain)
-    images, labels, _ = as_images(hub())
+    images, labels, _, names = as_images(hub())
     assert torch.equal(images[torch.arange(60)], TENSOR) and torch.equal(labels, LABELS)
+    assert names == ("a", "b", "c")
 
 
 def test_hub_folder_gives_its_splits(tmp_path):

@@ -160,13 +160,18 @@ def test_labels_without_a_stein_head():
 
 
 def test_labels_are_expanded_and_checked():
-    assert class_labels(2, 3, 5).tolist() == [2, 2, 2]
-    drawn = class_labels("random", 3000, 5, seed=1)
-    assert torch.equal(drawn, class_labels("random", 3000, 5, seed=1))
+    names = ("ant", "bee", "0", "fly", "moth")
+    assert class_labels(2, 3, names).tolist() == [2, 2, 2]
+    assert class_labels("fly", 2, names).tolist() == [3, 3]
+    # a name takes precedence over a number
+    assert class_labels(["0", "1", 4], 3, names).tolist() == [2, 1, 4]
+    drawn = class_labels("random", 3000, names, seed=1)
+    assert torch.equal(drawn, class_labels("random", 3000, names, seed=1))
     counts = drawn.bincount()  # each 600 with a standard deviation of 22
     assert len(counts) == 5 and (counts - 600).abs().max() < 100
-    for labels in (0.5, [-1], "any"):
-        error_of(class_labels, labels, 3, 5)
+    for labels in (0.5, [-1], ["7"], "any"):
+        error_of(class_labels, labels, 3, names)
+    error_of(class_labels, 0, 1, ())
 
 
 def test_bpd_script_conditions_on_labels(script, tmp_path):

@@ -43,7 +43,7 @@ def test_completion_keeps_known_pixels_and_refuses_mistakes():
     assert torch.equal(completed[:, :, :4], images[:, :, :4])
     other = torch.where(mask, images, 0.0)
     assert torch.equal(complete(ebm, other, mask, num_temperatures=4), completed)
-    labels = class_labels("random", 2, 10, seed=1)
+    labels = class_labels("random", 2, ebm.config.classes(), seed=1)
     options = {"seed": 1, "num_temperatures": 4}
     drawn = complete(ebm, images, mask, labels="random", **options)
     assert torch.equal(drawn, complete(ebm, images, mask, labels=labels, **options))
