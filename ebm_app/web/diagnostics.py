@@ -1,7 +1,7 @@
 """Model tab: properties, training curves and recorded self-test of a model."""
 
-import re
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import gradio as gr
@@ -17,21 +17,9 @@ from ebm_app.utils.files import read_json, report_damage
 from .models import Models, dataset_name
 from .shared import AT_ONCE, hide_folders, plot_box
 
-#: Special characters of Markdown, HTML and automatic links
-MARKUP = re.compile(r"[\\`*_{}\[\]()<>#!|~/$&@\"']|\.(?=[^\W\d])")
-
-
-def as_text(value: Any) -> str:
-    """Escape a value of a record for Markdown, on one line.
-
-    >>> as_text("![](//host)")
-    '&#33;&#91;&#93;&#40;&#47;&#47;host&#41;'
-    """
-    return MARKUP.sub(lambda match: f"&#{ord(match[0])};", " ".join(str(value).split()))
-
 
 def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str, Any]]:
-    """Return a Markdown table of a model's properties, its training curves if recorded, and its
+    """Return an HTML table of a model's properties, its training curves if recorded, and its
     config."""
     folder, ebm = models.folder(name), models.load(name)
     # a checkpoint's training records are in the parent folder
@@ -41,7 +29,6 @@ def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str,
     config = {"kind": ebm.kind, **to_dict(ebm.config), "dataset": dataset_name(ebm.config)}
     facts = {
         "model": name,
-        "---": "---",
         "data": config["dataset"],
         "images": f"{height} × {width} pixels, {colours}, {levels} levels",
         "weights": f"{sum(tensor.numel() for tensor in ebm.state_dict().values()):,}",
@@ -50,7 +37,8 @@ def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str,
         if path.is_file():
             with report_damage(path):
                 facts |= read(read_json(path))
-    table = "\n".join(f"| {key} | {as_text(value)} |" for key, value in facts.items())
+    cells = (f"<td>{name}</td><td>{escape(str(value))}</td>" for name, value in facts.items())
+    table = f"<table><tr>{'</tr><tr>'.join(cells)}</tr></table>"
     metrics = read_metrics(run / METRICS_FILE)
     return table, training_figure(metrics) if metrics else None, config
 
@@ -80,9 +68,9 @@ def build(models: Models, model: gr.Dropdown, tabs: Sequence[gr.Tab]) -> None:
     """Add the tab to the page; it is filled when one of ``tabs`` is opened."""
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            facts = gr.Markdown(label="Model")
+            facts = gr.HTML()
         with gr.Column(scale=3, min_width=300):
-            curves = plot_box("Training curves")
+            curves = plot_box(label="Training curves")
     with gr.Accordion("Configuration", open=False):
         config = gr.JSON(label="Configuration")
 
@@ -90,7 +78,7 @@ def build(models: Models, model: gr.Dropdown, tabs: Sequence[gr.Tab]) -> None:
         try:
             return model_card(models, name)
         except UserError as error:
-            return as_text(hide_folders(str(error))), None, None
+            return escape(hide_folders(str(error))), None, None
 
     triggers = [model.change, *(tab.select for tab in tabs)]
     gr.on(triggers, show_card, model, [facts, curves, config], **AT_ONCE)

@@ -32,49 +32,42 @@ def run(tmp_path):
     return Models(folders)
 
 
+def card(models, name):
+    """Return the rows of a model's table, and the other outputs."""
+    table, *rest = diagnostics.model_card(models, name)
+    return dict(re.findall("<td>(.*?)</td><td>(.*?)</td>", table)), *rest
+
+
 def test_model_card_shows_config_and_training(run, tmp_path):
-    facts, curves, config = diagnostics.model_card(run, "run")
+    facts, curves, config = card(run, "run")
     num_weights = sum(tensor.numel() for tensor in EBM(GREY).state_dict().values())
-    for part in (
-        "| model | run |\n| --- | --- |\n| data | digits |",
-        "| images | 8 × 8 pixels, grey, 17 levels |",
-        f"| weights | {num_weights:,} |",
-        "| steps | training is not finished |",
-    ):
-        assert part in facts
+    assert facts == {
+        **{"model": "run", "data": "digits", "images": "8 × 8 pixels, grey, 17 levels"},
+        **{"weights": f"{num_weights:,}", "trained": RECORD["started"]},
+        "steps": "training is not finished",
+    }
     assert {**to_dict(GREY), "kind": "energy model"} == config
     figures = {"steps": 8000, "core_seconds": 1234.5, "bits_per_dim": 1.65}
     (tmp_path / "run" / "run.json").write_text(json.dumps({**RECORD, "figures": figures}))
     checks = [{"name": name, "passed": name == "a"} for name in "ab"]
     figures = {"checks": checks, "num_images": 32}
     (tmp_path / "run" / "selftest.json").write_text(json.dumps({"figures": figures}))
-    facts, curves, config = diagnostics.model_card(run, "run")
-    assert "| self-test | 1 of 2 checks passed, failed: b, on 32 held-out images |" in facts
-    assert "| steps | 8,000 in 1,234 core seconds |" in facts
-    assert "| validation | 1.6500 bits per dim |" in facts
+    facts, curves, config = card(run, "run")
+    assert facts["self-test"] == "1 of 2 checks passed, failed: b, on 32 held-out images"
+    assert facts["steps"] == "8,000 in 1,234 core seconds"
+    assert facts["validation"] == "1.6500 bits per dim"
     assert curves.axes[1].lines[0].get_xdata().tolist() == [20]
 
 
 def test_checkpoint_shows_the_curves_of_its_run(run, models):
-    assert diagnostics.model_card(run, "run/checkpoint-20")[1] is not None
-    facts, curves, _ = diagnostics.model_card(models, "colour")
-    assert curves is None and "4 × 8 pixels, RGB, 256 levels" in facts
+    assert card(run, "run/checkpoint-20")[1] is not None
+    facts, curves, _ = card(models, "colour")
+    assert curves is None and facts["images"] == "4 × 8 pixels, RGB, 256 levels"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "![image](http://evil.example/a.png)",
-        "<img src=//evil.example/a.png>",
-        "www.evil.example",
-        "a | b",
-    ],
-)
-def test_recorded_values_are_shown_as_text(run, tmp_path, value):
+def test_recorded_values_are_shown_as_text(run, tmp_path):
+    value = "<img src=//evil.example/a.png> & 'b'"
     record = {"started": value, "settings": {}, "figures": None}
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    facts, *_ = diagnostics.model_card(run, "run")
-    (line,) = [line for line in facts.splitlines() if line.startswith("| trained |")]
-    shown = line.removeprefix("| trained | ").removesuffix(" |")
-    assert not re.search(r"[<>\[\]()!|/@]|www\.", shown)
-    assert html.unescape(shown) == " ".join(value.split())
+    shown = card(run, "run")[0]["trained"]
+    assert "<" not in shown and html.unescape(shown) == value
