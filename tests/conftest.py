@@ -141,7 +141,7 @@ def page_files(tmp_path_factory) -> None:
         patch.setenv("NO_PROXY", "")
         patch.setenv("no_proxy", "")
         patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
-        patch.setattr("ebm_app.web.models.BUNDLED", tmp_path_factory.mktemp("none"))
+        patch.setattr("ebm_app.cli.app.BUNDLED", tmp_path_factory.mktemp("none"))
         yield
 
 
@@ -164,7 +164,8 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def models(page_files, folder):
-    from ebm_app.web.models import Models, find_models
+    from ebm_app.cli.app import find_models
+    from ebm_app.web.models import Models
 
     return Models(find_models(str(folder / "grey"), str(folder)))
 

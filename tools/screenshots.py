@@ -141,8 +141,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Serve the page, visit every tab, and write ui-<tab>.png and ui-narrow.png."""
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
+    from ebm_app.cli.app import find_models
     from ebm_app.web.app import build_app
-    from ebm_app.web.models import Models, find_models
+    from ebm_app.web.models import Models
     from ebm_app.web.server import serve
 
     args.output_dir.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ python ui/app.py --model runs/digits
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Thread
 from typing import Annotated
 
@@ -16,8 +17,13 @@ from annotated_types import Ge, Le
 from pydantic import StringConstraints
 
 from ebm_app.cli.command_line import CommonFlags, parse
+from ebm_app.folders import BUNDLED, CONFIG_FILE, find_folder
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
+from ebm_app.web import LOCAL_HOSTS
 
+#: Bundled model that is listed first
+FIRST = "mnist"
 #: Host name without scheme and port
 HostName = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[\w-]+(\.[\w-]+)*$")]
 
@@ -43,21 +49,71 @@ class Arguments(CommonFlags):
 def main(argv: Sequence[str] | None = None) -> None:
     """Load the models and serve the page."""
     args = parse(Arguments, __doc__, argv)
-    # gradio takes seconds to import, and --help does not need it
-    from ebm_app.utils.processes import resolve_device
-    from ebm_app.web.app import build_app
-    from ebm_app.web.models import Models, find_models
-    from ebm_app.web.server import LOCAL_HOSTS, check_auth, serve
-
     auth = check_auth(args.host, args.auth or os.environ.get("EBM_AUTH"), args.no_auth)
     any_host = args.host not in LOCAL_HOSTS and not args.allowed_hosts
     hosts = ["*"] if any_host else [*LOCAL_HOSTS, *args.allowed_hosts]
-    folders, device = find_models(args.model, args.models_dir), resolve_device(args.device)
-    models = Models(folders, device, args.data_root)
+    folders = find_models(args.model, args.models_dir)
+    # these modules take seconds to import, and --help and errors of arguments do not need them
+    from ebm_app.utils.processes import resolve_device
+    from ebm_app.web.app import build_app
+    from ebm_app.web.models import Models
+    from ebm_app.web.server import serve
+
+    models = Models(folders, resolve_device(args.device), args.data_root)
+    first = next(iter(folders))
     if args.model is not None:
-        models.load(next(iter(models.folders)))  # report an invalid model before serving
+        models.load(first)  # report an invalid model before serving
     app = build_app(models, args.seed)
-    # load the first model before the first request
-    Thread(target=models.map_threshold, args=(next(iter(models.folders)),), daemon=True).start()
+    # prepare the first model before the first request
+    Thread(target=lambda: models.open(first).map_threshold, daemon=True).start()
     print(f"{serve(app, args.host, args.port, auth, hosts)} - stop with Ctrl-C", flush=True)
     app.block_thread()
+
+
+def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
+    """Return user and password from "user:password", or None for a page without a password.
+
+    Raises:
+        UserError: if ``host`` is reachable from other machines and neither ``auth`` nor
+            ``no_auth`` is given, or if ``auth`` is malformed.
+    """
+    if auth is None:
+        if host in LOCAL_HOSTS or no_auth:
+            return None
+        raise UserError(
+            f"--host {host} makes the page reachable from other machines. Set a password with "
+            "EBM_AUTH=user:password in the environment or --auth user:password, or allow everyone "
+            "with --no_auth."
+        )
+    user, _, password = auth.partition(":")
+    if not (user and password):
+        raise UserError("--auth must have the form user:password.")
+    return user, password
+
+
+def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
+    """Return model folders by name: ``model`` first, then the bundled models, then the runs in
+    ``models_dir`` and their checkpoints.
+
+    Raises:
+        UserError: if ``model`` or ``models_dir`` does not exist.
+    """
+    named: list[tuple[str, Path]] = []
+    if model is not None:
+        folder = find_folder(model)
+        named.append((model if folder.parent == BUNDLED else folder.resolve().name, folder))
+    named += sorted(_below(BUNDLED, "*"), key=lambda pair: pair[0] != FIRST)
+    if models_dir is not None:
+        if not Path(models_dir).is_dir():
+            raise UserError(f"--models_dir '{models_dir}' is not a folder. Pass another folder.")
+        named += [*_below(Path(models_dir), "*"), *_below(Path(models_dir), "*/*")]
+    folders: dict[str, Path] = {}
+    for name, folder in named:
+        if not any(folder.samefile(other) for other in folders.values()):
+            folders[f"{name} ({len(folders) + 1})" if name in folders else name] = folder
+    return folders
+
+
+def _below(root: Path, pattern: str) -> list[tuple[str, Path]]:
+    files = sorted(root.glob(f"{pattern}/{CONFIG_FILE}"))
+    return [(file.parent.relative_to(root).as_posix(), file.parent) for file in files]

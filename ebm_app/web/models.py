@@ -10,13 +10,10 @@ from ebm_app.anomaly.detector import FITTED_FILE, AnomalyDetector
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import FOLDER
 from ebm_app.ebm import EBM
-from ebm_app.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder, read_config
-from ebm_app.nets.parametrisation import ENERGY
+from ebm_app.folders import WEIGHTS_FILE, read_config
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
-#: Bundled model that is listed first
-FIRST = "mnist"
 #: Max models in memory, of about 20 MB each
 MAX_LOADED = 16
 #: Number of ordinary images whose anomaly maps set the colour scale, and the quantile of their
@@ -54,28 +51,21 @@ class Models:
                 names |= dict.fromkeys(self.config(name).classes())
         return list(names)
 
-    def load(self, name: str) -> EBM:
-        """Return a model. The last ``MAX_LOADED`` ones stay in memory until their files change."""
-        return self._load(name).ebm
-
-    def detector(self, name: str) -> AnomalyDetector | None:
-        """Return the anomaly detector in the folder of a model, or None."""
-        return self._load(name).detector
-
-    def map_threshold(self, name: str) -> float | None:
-        """Return the threshold that one in ten anomaly maps of ordinary images exceeds; None for a
-        model without a detector."""
-        return self._load(name).map_threshold
-
-    def _load(self, name: str) -> "LoadedModel":
+    def open(self, name: str) -> "LoadedModel":
+        """Return a model with its detector. The last ``MAX_LOADED`` ones stay in memory until
+        their files change."""
         folder = self.folder(name)
         files = (folder / WEIGHTS_FILE, folder / FITTED_FILE)
         changed = tuple(file.exists() and file.stat().st_mtime_ns for file in files)
         return load_model(folder, self.device, changed)
 
+    def load(self, name: str) -> EBM:
+        """Return a model."""
+        return self.open(name).ebm
+
 
 class LoadedModel:
-    """A model in memory and its anomaly detector."""
+    """A model in memory, and the anomaly detector in its folder or None."""
 
     def __init__(self, folder: Path, device: str) -> None:
         self.ebm = EBM.from_pretrained(folder, device)
@@ -87,7 +77,8 @@ class LoadedModel:
 
     @cached_property
     def map_threshold(self) -> float | None:
-        """Return ``Models.map_threshold``."""
+        """Return the threshold that one in ten anomaly maps of ordinary images exceeds; None
+        without a detector."""
         if self.detector is None:
             return None
         maps = self.detector.explain(self.detector.ordinary[:NUM_MAPS])
@@ -108,41 +99,11 @@ def dataset_name(config: EBMConfig) -> str:
 
 
 def title_of(name: str, folder: Path) -> str:
-    """Return the title of a model in the selector: its name, data set, image size and kind. If the
+    """Return the title of a model in the selector: its name, data set and image size. If the
     config is invalid, return the name; the error is reported when the model is selected."""
     try:
         config = read_config(EBMConfig, folder)
     except UserError:
         return name
-    latent = "" if config.space == EBMConfig.space else ", latent"
-    energy = ", energy network" if config.prediction == ENERGY else ""
     _, height, width = config.image_shape
-    return f"{name}: {dataset_name(config)}, {height} × {width} pixels{latent}{energy}"
-
-
-def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
-    """Return model folders by name: ``model`` first, then the bundled models, then the runs in
-    ``models_dir`` and their checkpoints.
-
-    Raises:
-        UserError: if ``model`` or ``models_dir`` does not exist.
-    """
-    named: list[tuple[str, Path]] = []
-    if model is not None:
-        folder = find_folder(model)
-        named.append((model if folder.parent == BUNDLED else folder.resolve().name, folder))
-    named += sorted(_below(BUNDLED, "*"), key=lambda pair: pair[0] != FIRST)
-    if models_dir is not None:
-        if not Path(models_dir).is_dir():
-            raise UserError(f"--models_dir '{models_dir}' is not a folder. Pass another folder.")
-        named += [*_below(Path(models_dir), "*"), *_below(Path(models_dir), "*/*")]
-    folders: dict[str, Path] = {}
-    for name, folder in named:
-        if not any(folder.samefile(other) for other in folders.values()):
-            folders[f"{name} ({len(folders) + 1})" if name in folders else name] = folder
-    return folders
-
-
-def _below(root: Path, pattern: str) -> list[tuple[str, Path]]:
-    files = sorted(root.glob(f"{pattern}/{CONFIG_FILE}"))
-    return [(file.parent.relative_to(root).as_posix(), file.parent) for file in files]
+    return f"{name}: {dataset_name(config)}, {height} × {width} pixels"

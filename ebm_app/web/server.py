@@ -1,7 +1,6 @@
 """Server of the page: access control, security headers, upload limits and style."""
 
 import logging
-import math
 import os
 import re
 import time
@@ -19,9 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ebm_app.folders import BUNDLED
 from ebm_app.utils.errors import UserError
 
+from . import LOCAL_HOSTS
 from .shared import TITLE
 
-LOCAL_HOSTS = ("127.0.0.1", "localhost")
 #: Max queued events. Further events are refused with a message.
 MAX_QUEUE = 16
 #: Max sessions whose state is kept in memory, about 0.3 MB each
@@ -29,10 +28,8 @@ MAX_SESSIONS = 256
 #: Max upload size, and max pixels of an uploaded image, since a small file can decode to a huge
 #: image
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
-#: Wrong passwords per address before logins are delayed, and the max delay in seconds
-FREE_ATTEMPTS, MAX_DELAY = 3, 60
-#: Max addresses whose wrong passwords are counted
-MAX_ADDRESSES = 10_000
+#: Max wrong passwords of an address per minute
+MAX_WRONG = 5
 #: The page loads nothing from other hosts. Gradio needs eval, inline scripts and inline styles,
 #: and shows images and plots as blob: and data: URLs.
 CONTENT_SECURITY_POLICY = (
@@ -142,67 +139,36 @@ class LinkPreview:
         await self.app(scope, receive, send_page if path == "/" else send)
 
 
-class LoginDelay:
-    """ASGI middleware that delays logins of an address after wrong passwords.
-
-    After ``FREE_ATTEMPTS`` wrong passwords the address must wait 1 second, then 2, 4, ... up to
-    ``MAX_DELAY``. Earlier logins are refused with status 429. Every wrong password is logged.
-    """
+class LoginLimit:
+    """ASGI middleware that refuses the logins of an address, with status 429, after
+    ``MAX_WRONG`` wrong passwords within a minute. Every wrong password is logged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        #: Address -> number of wrong passwords, and the time of the next login
-        self.attempts: dict[str, tuple[int, float]] = {}
+        #: Time and address of each wrong password of the last minute
+        self.wrong: set[tuple[float, str]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "").rstrip("/")
         if scope["type"] != "http" or scope["method"] != "POST" or not path.endswith("/login"):
             return await self.app(scope, receive, send)
-        address = (scope.get("client") or ("unknown",))[0]
-        count, begin = self.attempts.pop(address, (0, 0.0))
-        if (wait := begin - time.monotonic()) > 0:
-            self.attempts[address] = count, begin
-            seconds = math.ceil(wait)
-            text = f"Too many wrong passwords. Try again in {seconds} seconds."
-            headers = {"Retry-After": str(seconds)}
-            return await JSONResponse({"detail": text}, 429, headers)(scope, receive, send)
-        # count the attempt before it is checked, so that simultaneous logins are delayed too
-        delay = min(2 ** (count - FREE_ATTEMPTS), MAX_DELAY) if count >= FREE_ATTEMPTS else 0
-        self.attempts[address] = count + 1, time.monotonic() + delay
-        while len(self.attempts) > MAX_ADDRESSES:
-            del self.attempts[next(iter(self.attempts))]
+        now, address = time.monotonic(), (scope.get("client") or ("unknown",))[0]
+        self.wrong = {(begin, other) for begin, other in self.wrong if begin > now - 60}
+        if sum(other == address for _, other in self.wrong) >= MAX_WRONG:
+            text = "Too many wrong passwords. Try again in a minute."
+            response = JSONResponse({"detail": text}, 429, {"Retry-After": "60"})
+            return await response(scope, receive, send)
+        # count the attempt before it is checked, so that simultaneous logins are limited too
+        self.wrong.add((now, address))
 
         async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                if message["status"] == 200:
-                    self.attempts.pop(address, None)
-                elif message["status"] == 400:
-                    text = "Wrong password %d from %s; next login in %d s"
-                    logging.getLogger(__name__).warning(text, count + 1, address, delay)
+            if message.get("status") == 200:
+                self.wrong.discard((now, address))
+            elif message.get("status") == 400:
+                logging.getLogger(__name__).warning("Wrong password from %s", address)
             await send(message)
 
         await self.app(scope, receive, watch)
-
-
-def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
-    """Return user and password from "user:password", or None for a page without a password.
-
-    Raises:
-        UserError: if ``host`` is reachable from other machines and neither ``auth`` nor
-            ``no_auth`` is given, or if ``auth`` is malformed.
-    """
-    if auth is None:
-        if host in LOCAL_HOSTS or no_auth:
-            return None
-        raise UserError(
-            f"--host {host} makes the page reachable from other machines. Set a password with "
-            "EBM_AUTH=user:password in the environment or --auth user:password, or allow everyone "
-            "with --no_auth."
-        )
-    user, _, password = auth.partition(":")
-    if not (user and password):
-        raise UserError("--auth must have the form user:password.")
-    return user, password
 
 
 def serve(
@@ -250,7 +216,7 @@ def serve(
                     Middleware(SecurityHeaders),
                     Middleware(LinkPreview),
                     Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts]),
-                    Middleware(LoginDelay),
+                    Middleware(LoginLimit),
                 ]
             },
         )

@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 
+from ebm_app.cli import app
+from ebm_app.cli.app import find_models
 from ebm_app.folders import BUNDLED
 from ebm_app.utils.errors import UserError
-from ebm_app.web import models as web_models
-from ebm_app.web.models import Models, find_models, title_of
+from ebm_app.web.models import Models, title_of
 
 
 def test_each_model_folder_is_listed_once(page_files, folder, tmp_path):
@@ -24,13 +25,12 @@ def test_each_model_folder_is_listed_once(page_files, folder, tmp_path):
 
 
 def test_bundled_models_are_listed_by_default(monkeypatch):
-    monkeypatch.setattr(web_models, "BUNDLED", BUNDLED)
+    monkeypatch.setattr(app, "BUNDLED", BUNDLED)
     others = ["cifar10", "digits", "digits-energy", "fashion", "mnist-energy", "mnist-latent"]
     assert list(find_models(None, None)) == ["mnist", *others]
     assert list(find_models("digits", None))[:2] == ["digits", "mnist"]
     title = title_of("digits-energy", BUNDLED / "digits-energy")
-    assert title == "digits-energy: digits, 8 × 8 pixels, energy network"
-    assert title_of("mnist-latent", BUNDLED / "mnist-latent").endswith(", latent")
+    assert title == "digits-energy: digits, 8 × 8 pixels"
     assert title_of("none", BUNDLED) == "none"
 
 
