@@ -106,13 +106,12 @@ def link_updates(parameters: Mapping[str, str], models: Models, tabs: Sequence[s
     """Return updates of model, tabs, class, guidance, seed and the checkbox for new seeds from the
     query parameters of an address. Invalid values are ignored."""
     name, tab = parameters.get("model"), parameters.get("tab")
-    is_listed = name in models.folders
-    shown = name if is_listed else next(iter(models.folders))
-    which, guided = generate.class_options(shown, parameters.get("class"), models=models)
+    name = name if name in models.folders else next(iter(models.folders))
+    which, guided = generate.class_options(name, parameters.get("class"), models=models)
     guidance = read_number(parameters, "guidance", generate.MAX_GUIDANCE)
     seed = read_number(parameters, "seed", MAX_SEED)
     return [
-        name if is_listed else gr.skip(),
+        name,
         gr.update(selected=tab) if tab in tabs else gr.skip(),
         which,
         guided if guidance is None else {**guided, "value": guidance},

@@ -1,6 +1,7 @@
 """Section of the Score tab: compare two images, and morph one into the other."""
 
 from collections.abc import Iterator
+from functools import partial
 from math import hypot
 from typing import Any, NamedTuple
 
@@ -89,13 +90,15 @@ def build(
         gr.Markdown(HINT)
         with gr.Row():
             keeper, starter = gr.Button("Keep as A"), gr.Button("Morph A into B")
-        text = shared.text_box("Comparison", 3, "No image is kept")
-        plot = shared.plot_box("A, B and their difference", elem_classes=["hide-empty", "photos"])
-        images = shared.gallery("Morph", allow_preview=False)
+        text = shared.text_box(label="Comparison", lines=3, placeholder="No image is kept")
+        plot = shared.plot_box(
+            label="A, B and their difference", elem_classes=["hide-empty", "photos"]
+        )
+        images = shared.gallery(label="Morph")
     kept = gr.State()
     keeper.click(keep, [image, metrics], [kept, text, plot], **shared.AT_ONCE | {"queue": True})
     for event in events:
         event.success(compare, [kept, image, metrics], [text, plot], **shared.AT_ONCE)
     options = {"api_visibility": "private", **shared.of_kind("sample")}
-    run = starter.click(shared.bind(morph, models=models), [model, kept, image], images, **options)
+    run = starter.click(partial(morph, models=models), [model, kept, image], images, **options)
     shared.clear_on([model.input], [run], [kept, text, plot, images])

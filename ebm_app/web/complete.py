@@ -54,11 +54,9 @@ def complete(
     begin = time.perf_counter()
     frames = iterate_completion(ebm, levels, known, seed, num_temperatures=num_temperatures)
     for frame in shared.at_intervals(frames):
-        head = shared.progress(frame.step, frame.num_steps)
-        if frame.step == frame.num_steps:
-            head = f"{num_images} completions in {time.perf_counter() - begin:.1f} s"
+        text = shared.progress(frame, f"{num_images} completions", begin)
         known_half = f"the known half is your drawing averaged to {width} × {height} pixels"
-        text = f"{head} · {model} · seed {seed} · {known_half}"
+        text = f"{text} · {model} · seed {seed} · {known_half}"
         yield shared.render(ebm.to_images(frame.x)), text
 
 
@@ -72,13 +70,13 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
             unknown = gr.Radio(choices, value=choices[0], label="Unknown half")
             buttons = shared.start_and_stop("Complete")
             with gr.Accordion("Advanced", open=False):
-                count = shared.slider(1, MAX_IMAGES, 4, "Images")
-                steps = shared.slider(2, MAX_TEMPERATURES, 48, "Temperatures")
+                count = shared.slider(1, MAX_IMAGES, 4, label="Images")
+                steps = shared.slider(2, MAX_TEMPERATURES, 48, label="Temperatures")
                 seeds = shared.seed_box(seed)
         with gr.Column():
             alt_text, height = "Completions of the drawing", "min(420px, 104vw)"
             grid = shared.picture("Completions", alt_text, height, show_label=False)
-            text = shared.text_box("Run")
+            text = shared.text_box(label="Run")
     inputs = [model, canvas, unknown, count, steps, seeds]
     event = shared.start_by(buttons, complete, inputs, [grid, text], "sample", models=models)
     shared.clear_on([model.input], [event], [grid, text])

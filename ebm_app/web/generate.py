@@ -4,6 +4,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -54,14 +55,18 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     seed = secrets.randbelow(shared.MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
     kind = SAMPLERS[choose("sampler", sampler, SAMPLERS)]
-    names = ebm.config.classes()
-    labels = labels_of(which, names, num_images)
-    is_chosen = labels not in ((), RANDOM)
-    condition = {"labels": labels, "guidance": guidance} if labels else {}
-    begin = time.perf_counter()
+    labels = labels_of(which, ebm.config.classes(), num_images)
+    condition, run = {}, f"{model} · seed {seed}"
+    captions = [f"image {number}" for number in range(1, num_images + 1)]
+    if labels:
+        condition, classes = {"labels": labels, "guidance": guidance}, "random classes"
+        if labels != RANDOM:
+            captions = [labels[index % len(labels)] for index in range(num_images)]
+            classes = "class " + ", ".join(labels)
+        run = f"{classes}, guidance {guidance:g} · {run}"
+    begin, replay = time.perf_counter(), []
     size = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
     steps = {kind.counts: num_steps, "batch_size": size}
-    replay: list[Tensor] = []
 
     def record(frames: Iterator[Frame]) -> Iterator[Frame]:
         """Add some of the frames to the replay."""
@@ -72,34 +77,11 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
 
     frames = ebm.iterate_sample(num_images, sampler, seed, **steps, **condition)
     for frame in shared.at_intervals(record(frames)):
-        pictures = [
-            (
-                shared.render(image, SIDE),
-                labels[(number - 1) % len(labels)] if is_chosen else f"image {number}",
-            )
-            for number, image in enumerate(ebm.to_images(frame.x).split(1), 1)
-        ]
-        text = describe(frame, num_images, time.perf_counter() - begin, **condition)
-        yield pictures, f"{text} · {model} · seed {seed}", seed, replay
-
-
-def describe(
-    frame: Frame,
-    num_images: int,
-    seconds: float,
-    labels: tuple[str, ...] | str = (),
-    guidance: float = 1.0,
-) -> str:
-    """Return the progress of a run, its classes, and the acceptance rate of HMC."""
-    is_done = frame.step == frame.num_steps
-    head = f"{num_images} images" if is_done else shared.progress(frame.step, frame.num_steps)
-    parts = [f"{head} in {seconds:.1f} s"]
-    if labels:
-        classes = "random classes" if labels == RANDOM else "class " + ", ".join(labels)
-        parts.append(f"{classes}, guidance {guidance:g}")
-    if frame.acceptance is not None:
-        parts.append(f"{frame.acceptance:.0%} of the proposals accepted")
-    return " · ".join(parts)
+        images = [shared.render(image, SIDE) for image in ebm.to_images(frame.x).split(1)]
+        text = shared.progress(frame, f"{num_images} images", begin)
+        if frame.acceptance is not None:
+            text += f" · {frame.acceptance:.0%} of the proposals accepted"
+        yield [*zip(images, captions, strict=True)], f"{text} · {run}", seed, replay
 
 
 def show_replay(replay: list[Tensor] | None, share: float) -> Image.Image | None:
@@ -151,23 +133,25 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
             which = gr.Radio(labels, value=ANY, label="Class")
             buttons = shared.start_and_stop("Generate")
             with gr.Accordion("Advanced", open=False):
-                num_images = shared.slider(1, MAX_IMAGES, 10, "Images")
+                num_images = shared.slider(1, MAX_IMAGES, 10, label="Images")
                 info = "dpm is the fastest, annealed_hmc the slowest"
                 sampler = gr.Dropdown(list(SAMPLERS), value=first, label="Sampler", info=info)
                 info = "0: unconditional, 1: conditional, more: clearer and less varied images"
                 bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
                 guidance = gr.Slider(**bounds, label="Guidance", info=info)
                 steps = getattr(kind, kind.counts)
-                steps = shared.slider(1, MAX_STEPS, steps, "Steps", info=kind.steps)
+                steps = shared.slider(1, MAX_STEPS, steps, label="Steps", info=kind.steps)
                 seeds = shared.seed_box(seed)
                 randomise = gr.Checkbox(True, label="New seed for every run")
         with gr.Column(scale=2, elem_classes="first"):
-            images = shared.gallery("Samples", allow_preview=False)
-            text = shared.text_box("Run")
+            images = shared.gallery(label="Samples")
+            text = shared.text_box(label="Run")
             with gr.Accordion("Replay", open=False):
-                share = shared.share_slider("From noise (0) to the images (1)")
+                share = shared.share_slider(label="From noise (0) to the images (1)")
                 alt_text = f"The first {REPLAYED} images during the run"
-                replayed = shared.picture("During the run", alt_text, "min(420px, 104vw)")
+                replayed = shared.picture(
+                    label="During the run", alt_text=alt_text, height="min(420px, 104vw)"
+                )
     replay = gr.State()
     inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance]
     outputs = [images, text, seeds, replay]
@@ -178,10 +162,10 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     event.success(None, [*shown.values()], js=shared.write_link(*shown), **shared.AT_ONCE)
     # loading a model may take seconds, so only the last selection is applied
     options = {**shared.AT_ONCE, "trigger_mode": "always_last"}
-    update_steps = shared.bind(default_steps, models=models)
-    triggers = [sampler.change, model.change]
-    gr.on(triggers, update_steps, [model, sampler], steps, **options)
-    update_classes = shared.bind(class_options, models=models)
+    update_steps, update_classes = (
+        partial(update, models=models) for update in (default_steps, class_options)
+    )
+    gr.on([sampler.change, model.change], update_steps, [model, sampler], steps, **options)
     model.input(update_classes, [model, which], [which, guidance], **shared.AT_ONCE)
     shared.clear_on([model.input], [event], [images, text, replay, replayed])
     return images, [which, guidance, seeds, randomise]

@@ -47,9 +47,9 @@ def build(
         gr.Markdown(HINT)
         with gr.Row():
             with gr.Column(scale=3, min_width=320):
-                plot = plot_box("Time score and running integral")
+                plot = plot_box(label="Time score and running integral")
             with gr.Column(scale=2, min_width=280):
-                share = share_slider("From noise (0) to the image (1)")
+                share = share_slider(label="From noise (0) to the image (1)")
                 with gr.Row():
                     noised = picture("Noised image", "The image with noise", 200)
                     terms = picture("Terms per pixel", "What each pixel adds: blue more", 200)

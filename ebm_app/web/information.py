@@ -86,13 +86,16 @@ def build(app: gr.Blocks, seed: int) -> None:
                     value="normal_1x1",
                     label="Example with known mutual information",
                 )
-                num_rows = shared.slider(100, MAX_ROWS, 2_000, "Rows to draw")
+                num_rows = shared.slider(100, MAX_ROWS, 2_000, label="Rows to draw")
                 draw = gr.Button("Draw X and Y")
-            steps, seeds = shared.slider(1, MAX_STEPS, 1_000, "Max steps"), shared.seed_box(seed)
+            steps, seeds = (
+                shared.slider(1, MAX_STEPS, 1_000, label="Max steps"),
+                shared.seed_box(seed),
+            )
             buttons = shared.start_and_stop("Estimate")
         with gr.Column(scale=2, min_width=320):
-            text = shared.text_box("Estimate", 8)
-            outputs = [shared.plot_box("Log ratios"), text, shared.metrics_box()]
+            text = shared.text_box(label="Estimate", lines=8)
+            outputs = [shared.plot_box(label="Log ratios"), text, shared.metrics_box()]
     inputs = [task, num_rows, seeds]
     event = shared.start_by(buttons, mi, [*data, steps, seeds], outputs, "research")
     actions = [a for file in data for a in (file.upload, file.clear, file.delete)]

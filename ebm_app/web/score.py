@@ -102,7 +102,8 @@ def score_image(
     growing number of dequantisation draws, up to ``repeats``."""
     outputs = ScoreOutputs(shared.render(image, 256), "Computing", image=image)
     yield outputs
-    ebm, detector = models.load(model), models.detector(model)
+    loaded = models.open(model)
+    ebm, detector = loaded.ebm, loaded.detector
     if Amortised.supports(ebm.density):
         guess = ebm.likelihood(image, estimator="amortised")
         error = -to_bits_per_dim(guess.error, image.numel()).item()
@@ -117,7 +118,7 @@ def score_image(
         examined, excess = examine(detector, image)
         facts |= examined
         nearest = to_display(detector.nearest(image), ebm.config.num_levels)
-        where = plot_over(image[0], excess, nearest, models.map_threshold(model))
+        where = plot_over(image[0], excess, nearest, loaded.map_threshold)
         outputs = outputs._replace(where=where)
     facts["answer"] = verdict(facts)
     yield outputs._replace(answer="\n".join([facts["answer"], *notes]))
@@ -163,14 +164,16 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
                 add_examples(upload, model, models)
                 gr.Markdown(FORMATS)
         with gr.Column(min_width=300):
-            text = shared.text_box("Answer", 4, "Draw or upload an image.", elem_id="answer")
+            text = shared.text_box(
+                label="Answer", lines=4, placeholder="Draw or upload an image.", elem_id="answer"
+            )
             classes = gr.Label(label="Class", num_top_classes=3, elem_classes="hide-empty")
-            where = shared.plot_box("Unusual regions", elem_classes=["hide-empty", "photos"])
+            where = shared.plot_box(label="Unusual regions", elem_classes=["hide-empty", "photos"])
             alt_text = "The image after resizing and rounding to the model's levels"
             with gr.Accordion("Details", open=False):
                 seen = shared.picture("As the model sees it", alt_text, 256)
                 info = "dequantisation draws; more draws give a smaller error"
-                repeats = shared.slider(2, MAX_REPEATS, 16, "Repeats", info=info)
+                repeats = shared.slider(2, MAX_REPEATS, 16, label="Repeats", info=info)
                 metrics = gr.JSON(label="Metrics")
     outputs = list(ScoreOutputs(seen, text, where, classes, metrics, gr.State()))
     scorer = Scorer(models, seed)

@@ -41,14 +41,6 @@ def of_kind(kind: str) -> dict[str, Any]:
     return {"concurrency_id": kind, "concurrency_limit": LIMITS[kind]}
 
 
-def bind(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    """Bind keyword arguments of a function, and keep its name and docstring, which the API
-    shows."""
-    bound = partial(function, **fixed)
-    bound.__name__, bound.__doc__ = function.__name__, function.__doc__
-    return bound
-
-
 class NewestRun:
     """Stops the run of a visitor when the same visitor starts another one.
 
@@ -58,15 +50,14 @@ class NewestRun:
 
     def __init__(self) -> None:
         #: Session -> its newest run
-        self.runs: dict[str | None, object] = {}
+        self.runs: dict[object, object] = {}
 
     def follow(self, outputs: Iterator[Outputs], request: gr.Request | None) -> Iterator[Outputs]:
         """Yield outputs until a newer run starts. A client of the API, unlike a browser, may have
         several runs at a time."""
-        if request is None or request.headers.get("x-gradio-user") != "app":
-            yield from outputs
-            return
-        session, run = request.session_hash, object()
+        run = session = object()
+        if request is not None and request.headers.get("x-gradio-user") == "app":
+            session = request.session_hash
         self.runs[session] = run
         try:
             for output in outputs:
@@ -109,7 +100,9 @@ def start_by(
     start, stop = buttons
     text = [output for output in outputs if isinstance(output, gr.Textbox)]
     options = {"api_name": run.__name__, "show_progress_on": text, **of_kind(kind)}
-    event = start.click(bind(run, **fixed), inputs, outputs, **options)
+    bound = partial(run, **fixed)
+    bound.__doc__ = run.__doc__  # the description of the API
+    event = start.click(bound, inputs, outputs, **options)
     stop.click(None, cancels=[event], **AT_ONCE)
     return event
 
@@ -137,9 +130,10 @@ def at_intervals(frames: Iterable[Frame]) -> Iterator[Frame]:
             yield frame
 
 
-def progress(step: int, total: int) -> str:
-    """Return the progress of a run as text."""
-    return f"Step {step} of {total}"
+def progress(frame: Frame, result: str, begin: float) -> str:
+    """Return the step of a run, or at its end the result, and the seconds since ``begin``."""
+    head = result if frame.step == frame.num_steps else f"Step {frame.step} of {frame.num_steps}"
+    return f"{head} in {time.perf_counter() - begin:.1f} s"
 
 
 def write_link(*names: str, **fixed: str) -> str:
@@ -152,65 +146,40 @@ def write_link(*names: str, **fixed: str) -> str:
     return WRITE_LINK.replace("NAMES", json.dumps(names)).replace("FIXED", json.dumps(fixed))
 
 
-def slider(low: int, high: int, value: int, label: str, **options: Any) -> gr.Slider:
-    """Return a slider for an integer."""
-    return gr.Slider(low, high, value=value, step=1, label=label, precision=0, **options)
-
-
-def share_slider(label: str) -> gr.Slider:
-    """Return a slider for a place on the way from noise (0) to images (1)."""
-    return gr.Slider(0, 1, value=0.5, step=1 / 40, label=label)
-
-
-def seed_box(seed: int) -> gr.Number:
-    """Return a number box for a seed."""
-    return gr.Number(seed, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
-
-
-def picture(label: str, alt_text: str, height: int | str, **options: Any) -> gr.Image:
-    """Return an image output with a download button and sharp pixels."""
-    options = {"buttons": ["download"], "format": "png", **options}
-    return gr.Image(
-        label=label,
-        alt_text=alt_text,
-        height=height,
-        interactive=False,
-        elem_classes=["pixels", "hide-empty"],
-        **options,
-    )
-
-
-def gallery(label: str, **options: Any) -> gr.Gallery:
-    """Return a gallery of small PNG images, five in a row, hidden while it is empty."""
-    return gr.Gallery(
-        label=label,
-        format="png",
-        columns=5,
-        height="auto",
-        object_fit="contain",
-        interactive=False,
-        elem_classes=["small", "pixels", "hide-empty"],
-        **options,
-    )
-
-
 def selected_file(images: list[tuple[str, str | None]] | None, event: gr.SelectData) -> Any:
     """Return the file of the selected image of a gallery, whose pixels are unchanged."""
     is_valid = images and event.index in range(len(images))
     return images[event.index][0] if is_valid else gr.skip()
 
 
-def text_box(
-    label: str, lines: int = 1, placeholder: str = "Not run yet", **options: Any
-) -> gr.Textbox:
-    """Return a text output."""
-    options = {"lines": lines, "placeholder": placeholder, **options}
-    return gr.Textbox(label=label, interactive=False, **options)
+#: Slider for an integer; arguments: min, max, value
+slider = partial(gr.Slider, step=1, precision=0)
+#: Slider for a place on the way from noise (0) to images (1)
+share_slider = partial(gr.Slider, 0, 1, 0.5, step=1 / 40)
+seed_box = partial(gr.Number, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
+text_box = partial(gr.Textbox, interactive=False, placeholder="Not run yet")
+#: Plot in PNG, hidden while it is empty
+plot_box = partial(gr.Plot, format="png", elem_classes="hide-empty")
+#: Gallery of small PNG images, five in a row, hidden while it is empty
+gallery = partial(
+    gr.Gallery,
+    format="png",
+    columns=5,
+    height="auto",
+    object_fit="contain",
+    interactive=False,
+    allow_preview=False,
+    elem_classes=["small", "pixels", "hide-empty"],
+)
 
 
-def plot_box(label: str, **options: Any) -> gr.Plot:
-    """Return a plot output in PNG, hidden while it is empty."""
-    return gr.Plot(label=label, format="png", **{"elem_classes": "hide-empty", **options})
+def picture(label: str, alt_text: str, height: int | str, **options: Any) -> gr.Image:
+    """Return an image output with a download button and sharp pixels."""
+    options = {"label": label, "alt_text": alt_text, "height": height, **options}
+    classes = ["pixels", "hide-empty"]
+    return gr.Image(
+        buttons=["download"], format="png", interactive=False, elem_classes=classes, **options
+    )
 
 
 def metrics_box() -> gr.JSON:

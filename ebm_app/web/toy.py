@@ -10,7 +10,7 @@ import gradio as gr
 from matplotlib.figure import Figure
 
 from ebm_app.ratios.methods import TimeScoreRatio, methods_of
-from ebm_app.ratios.planes import Planes, density_planes
+from ebm_app.ratios.planes import density_planes
 from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
 from ebm_app.ratios.problems import TEST, TOY_PROBLEMS, VALIDATION, EvaluationPoints, train
 from ebm_app.utils.fields import finite_or_none
@@ -83,36 +83,30 @@ def toy(
     )
 
     def outputs(
-        head: str,
-        ratio: TimeScoreRatio,
-        points: EvaluationPoints,
-        facts: dict[str, Any],
-        planes: Planes | None = None,
+        head: str, ratio: TimeScoreRatio, points: EvaluationPoints, facts: dict[str, Any]
     ) -> ToyOutputs:
         estimate = ratio.log_ratio(points.x)
-        values = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
-        metrics = {**settings, **facts, **finite_or_none(values)}
+        metrics = settings | facts | finite_or_none(points.metrics(estimate))
         metrics["divergence_truth"] = points.metrics(points.truth)["divergence"]
         plot = plot_trial(curve, points.truth, estimate, f"{name}\n{problem_label(problem)}")
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
-        densities = None if planes is None else plot_planes(planes)
-        return plot, f"{head}\n{name}: {result_text(metrics)}", densities, metrics
+        return plot, f"{head}\n{name}: {result_text(metrics)}", None, metrics
 
-    chosen = replace(
-        PROBLEMS[problem],
-        methods=methods_of(sigma),
-        iterations=iterations,
-        eval_every=min(EVAL_EVERY, math.ceil(iterations / 6)),
-    )
-    for state in train(chosen, method, seed, learning_rate, points, device):
+    methods = methods_of(sigma)
+    chosen = replace(PROBLEMS[problem], methods=methods, eval_every=EVAL_EVERY)
+    for state in train(chosen.shorten(iterations), method, seed, learning_rate, points, device):
         curve.append((state.step, state.metrics["error"]))
         facts = {"step": state.step, "best_step": state.best_step}
-        head = shared.progress(state.step, iterations)
+        head = f"Step {state.step} of {iterations}"
         yield outputs(head, state.ratio, points, {**facts, "points": "validation"})
-    facts, planes = {**facts, "points": "test"}, None
+    facts["points"] = "test"
+    plot, text, densities, metrics = outputs(f"{iterations} steps", state.best, test_points, facts)
     if pair.dim == 2:
         planes = density_planes(pair, state.best, make_generator(device, 0, TEST))
-    yield outputs(f"{iterations} steps", state.best, test_points, facts, planes)
+        metrics |= finite_or_none({"mass": planes.mass})
+        text += f" · the learned p₁ integrates to {planes.mass:.3g}"
+        densities = plot_planes(planes)
+    yield plot, text, densities, metrics
 
 
 def paths_of(problem: str) -> list[str]:
@@ -140,14 +134,8 @@ def result_text(metrics: Mapping[str, Any]) -> str:
     """Return the error of an estimate as text."""
     if metrics["error"] is None:
         return "the estimate is not finite; lower the learning rate"
-    text = (
-        f"root mean square error {metrics['error'] ** 0.5:.3g} nats on {metrics['points']} points"
-    )
-    return (
-        f"{text} · the learned p₁ integrates to {metrics['mass']:.3g}"
-        if "mass" in metrics
-        else text
-    )
+    error = metrics["error"] ** 0.5
+    return f"root mean square error {error:.3g} nats on {metrics['points']} points"
 
 
 def build(seed: int, device: str) -> None:
@@ -165,13 +153,13 @@ def build(seed: int, device: str) -> None:
             method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method")
             bounds = {"minimum": MIN_RATE, "maximum": MAX_RATE, "step": 1e-4}
             rate = gr.Number(1e-2, label="Learning rate", **bounds)
-            iterations = shared.slider(1, MAX_ITERATIONS, 600, "Iterations")
+            iterations = shared.slider(1, MAX_ITERATIONS, 600, label="Iterations")
             seeds = shared.seed_box(seed)
             buttons = shared.start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
-            text = shared.text_box("Run", 3)
-            densities = shared.plot_box("Densities p_t and time score")
-            plot = shared.plot_box("Log ratio", value=plot_pair(PROBLEMS[first].pair))
+            text = shared.text_box(label="Run", lines=3)
+            densities = shared.plot_box(label="Densities p_t and time score")
+            plot = shared.plot_box(plot_pair(PROBLEMS[first].pair), label="Log ratio")
             outputs = [plot, text, densities, shared.metrics_box()]
 
     def select_path(problem: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def black_canvas(label: str) -> gr.ImageEditor:
 def add_examples(upload: gr.Image, model: gr.Dropdown, models: Models) -> None:
     """Add a gallery of held-out images of the model's data; clicking on an image uploads it."""
     label = "Examples: held-out images of the model's data"
-    shown = gallery(label, allow_preview=False, buttons=[])
+    shown = gallery(label=label, buttons=[])
 
     def fill(name: str) -> list[Image.Image]:
         return examples(models.folder(name), models.config(name), models.data_root)

@@ -82,7 +82,7 @@ def expand_all(page):
 
 def score_of(models, image, repeats=16, seed=5):
     """Return the verdict and the bits of the library for an image (1, C, H, W) on "grey"."""
-    ebm, detector = models.load("grey"), models.detector("grey")
+    ebm, detector = models.load("grey"), models.open("grey").detector
     nats = [
         ebm.likelihood(image.expand(size, -1, -1, -1), seed=seed + begin).log_prob
         for begin, size in ((0, 1), *((at, min(4, repeats - at)) for at in range(1, repeats, 4)))

@@ -7,7 +7,6 @@ from conftest import error_of, pixels
 
 from ebm_app.data.pictures import to_uint8
 from ebm_app.sampling import SAMPLERS
-from ebm_app.sampling.base import Frame
 from ebm_app.web import generate, shared
 
 
@@ -65,9 +64,9 @@ def test_class_choice_is_offered_to_class_conditional_models(models):
     assert generate.labels_of("one of each", (), 1) == generate.labels_of("any", (), 1) == ()
 
 
-def test_acceptance_of_hmc_is_shown():
-    frame = Frame(None, 1, 3, 9, acceptance=0.09)
-    assert generate.describe(frame, 5, 1.0).endswith("9% of the proposals accepted")
+def test_acceptance_of_hmc_is_shown(models):
+    run = generate.generate("grey", "annealed_hmc", 1, 2, 0, False, models=models)
+    assert re.search(r"^1 images in .* · \d+% of the proposals accepted · grey", [*run][-1][1])
 
 
 def test_default_steps_are_those_of_the_sampler(models, monkeypatch):

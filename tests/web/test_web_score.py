@@ -57,9 +57,9 @@ def test_empty_inputs_are_answered_without_a_score(models):
 
 
 def test_map_has_no_colour_for_nine_ordinary_images_in_ten(models, tmp_path):
-    detector = models.detector("grey")
+    detector = models.open("grey").detector
     maxima = detector.explain(detector.ordinary[:24]).max((1, 2))
-    assert (maxima <= models.map_threshold("grey")).mean() == pytest.approx(0.9, abs=0.05)
+    assert (maxima <= models.open("grey").map_threshold).mean() == pytest.approx(0.9, abs=0.05)
     index = int(maxima.argmin())
     path = save_digit(tmp_path / "digit.png", index)
     *_, last = score.Scorer(models, 3).score("grey", path, 2)
