@@ -77,7 +77,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         UserError: if the score is unknown, the model has no Stein head, or it cannot be loaded.
     """
 
-    #: Loaded model with the parameters that it was loaded by, and fitted tensors
+    #: Loaded model with the parameters that it was loaded by, and fitted tensors, None until read
     _loaded: tuple[Any, ...] = ()
     _fitted: dict[str, Tensor] | None = None
 
@@ -101,18 +101,19 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
     def is_fitted(self) -> bool:
         """Whether the detector was fitted or loaded."""
         self._load()
+        if self._fitted is None and not isinstance(self.model, EBM):
+            self.read(self.model)
+            self._fitted = self._fitted or {}
         return bool(self._fitted)
 
     def _load(self) -> None:
-        """Load the model, with its fitted detector if there is one, unless it is loaded."""
+        """Load the model, unless it is loaded."""
         choose("anomaly score", self.anomaly_score, (*SCORES, RANKS))
         if self._loaded[1:] != (self.model, self.device):
             is_name = not isinstance(self.model, EBM)
             ebm = EBM.from_pretrained(self.model, self.device) if is_name else self.model
             noise_times(ebm)  # raises before the first use
             self._loaded, self._fitted = (ebm, self.model, self.device), None
-            if is_name:
-                self.read(self.model)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self.is_fitted
@@ -270,11 +271,11 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         with report_damage(path):
             if self._provenance().items() <= read_json(folder / RECORD_FILE).items():
                 fitted = read_tensors(path)
-                if not all(values.isfinite().all() for values in fitted.values()):
-                    raise ValueError("values that are not finite")
-                self._fitted = {"usual": fitted.pop("usual"), "kept": fitted.pop("kept"), **fitted}
-                for name in (*SCORES, RANKS):
-                    self._state(name)["calibration"]  # raises KeyError if a score is missing
+                keys = {"usual", "kept"} | {f"{name}.calibration" for name in (*SCORES, RANKS)}
+                is_finite = all(values.isfinite().all() for values in fitted.values())
+                if not (is_finite and keys <= fitted.keys()):
+                    raise ValueError("values that are missing or not finite")
+                self._fitted = fitted
 
     def _provenance(self) -> dict[str, Any]:
         with_copies, alone, _ = noise_levels(self.ebm.config.image_shape)
@@ -288,9 +289,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
     def _state(self, name: str = "") -> dict[str, Tensor]:
         """Return the fitted tensors of one score by their short names, or those of all scores."""
         if not self.is_fitted:
-            raise UnfittedError(
-                "This detector is not fitted. Call `fit` with ordinary images first."
-            )
+            raise UnfittedError("This detector is not fitted. Call `fit` with ordinary images.")
         prefix = f"{name}." if name else ""
         return {
             key.removeprefix(prefix): value
