@@ -72,7 +72,7 @@ def labels_for(config: EBMConfig, data: ImageData, split: str) -> Tensor:
         if (name := data.class_names[label]) not in number:
             raise UserError(
                 f"This model has no class '{name}', only {', '.join(names)}. Rename the class, or "
-                "leave out --labels."
+                "leave out its images."
             )
     return torch.tensor([number.get(name, -1) for name in data.class_names])[labels]
 
