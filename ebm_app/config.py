@@ -128,7 +128,8 @@ class ModelSettings:
     eps: Margin = advanced("margin: the last time is 1 - eps", 5e-7)
     network: str = advanced("network architecture: unet", "unet")
     prediction: str = advanced(
-        "output of the network: moments, levels, raw, normalised or energy", "moments"
+        "output of the network: moments, levels, raw, normalised, energy or level_energy",
+        "moments",
     )
     time_input: str = advanced(
         "time input of the network: arc_length (of the path) or time", "arc_length"

@@ -12,8 +12,9 @@ from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised, noise_for
 from ebm_app.nets.composite import NET_INPUTS, Decoded, EarlyNet, SplitNet
 from ebm_app.nets.density import PathDensity, TimeScoreDensity, density_of
-from ebm_app.nets.energy_net import EnergyDensity, EnergyModel
-from ebm_app.nets.parametrisation import ENERGY
+from ebm_app.nets.energy_net import EnergyDensity, EnergyModel, LevelEnergyModel
+from ebm_app.nets.level_mixture import NUM_FREQUENT
+from ebm_app.nets.parametrisation import ENERGIES, LEVEL_ENERGY
 from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
 from ebm_app.nets.time_score import TIME_INPUTS, TimeScoreModel
 from ebm_app.nets.unet import NETS
@@ -169,8 +170,7 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
     """Build the density of a configuration, with random weights."""
     channels, height, width = config.image_shape
     choose("net_input", config.net_input, NET_INPUTS)
-    net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
-    out_channels = (2 if config.stein_head else 1) * channels
+    net_channels, out_channels = num_channels(config)
     num_classes = 0 if config.early else config.num_classes
     kind = NETS[choose("network", config.network, NETS)]
     net = kind((net_channels, height, width), out_channels, config.net, num_classes)
@@ -182,16 +182,31 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
         switch = switch_time(config, path)
         net = SplitNet(early, net, switch)
     inputs = {name: getattr(config, name) for name in INPUTS}
-    if config.prediction == ENERGY:
-        model = EnergyModel(net, path, config.eps, **inputs)
-        return EnergyDensity(model, config.num_nodes, config.calibration)
-    if config.prediction == "levels" and config.space != EBMConfig.space:
+    if config.prediction in ("levels", LEVEL_ENERGY) and config.space != EBMConfig.space:
         raise UserError(
-            f"The prediction levels needs the ambient space, got {config.space}. Use moments."
+            f"The prediction {config.prediction} needs the ambient space, got {config.space}. Use "
+            "moments or energy."
         )
+    if config.prediction in ENERGIES:
+        if config.prediction == LEVEL_ENERGY:
+            args = (net, path, config.eps, channels, config.num_levels)
+            model = LevelEnergyModel(*args, **inputs)
+        else:
+            model = EnergyModel(net, path, config.eps, **inputs)
+        return EnergyDensity(model, config.num_nodes, config.calibration)
     stein_channels = channels if config.stein_head else 0
     outputs = (config.prediction, stein_channels, config.num_levels, switch)
     return density_of(TimeScoreModel(net, path, config.eps, *outputs, **inputs), config.num_nodes)
+
+
+def num_channels(config: EBMConfig) -> tuple[int, int]:
+    """Return the number of input and output channels of the network."""
+    inputs, outputs = 1 + 2 * len(config.input_frequencies), 2 if config.stein_head else 1
+    if config.prediction == LEVEL_ENERGY:
+        features = 1 + min(NUM_FREQUENT, config.num_levels)
+        inputs, outputs = inputs + features, 1 + features
+    channels = config.image_shape[0]
+    return channels * inputs + config.condition_dim, channels * outputs
 
 
 def switch_time(config: EBMConfig, path: GaussianPath) -> float:

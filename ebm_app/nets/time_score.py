@@ -100,11 +100,16 @@ class PathNetwork(nn.Module):
             gain = torch.exp(-2 * (math.pi * frequency) ** 2 * self.path.variance(t))
             angle = 2 * math.pi * frequency * x
             channels += [expand_like(gain, x) * feature for feature in (angle.sin(), angle.cos())]
+        return self.with_condition(channels, condition)
+
+    def with_condition(self, channels: list[Tensor], condition: Tensor | None) -> Tensor:
+        """Concatenate channels (B, *), along dimension 1, with the planes of the condition."""
         if self.condition_dim:
+            x = channels[0]
             if condition is None:
                 condition = x.new_zeros(len(x), self.condition_dim)
             planes = condition.to(x.dtype).reshape(*condition.shape, *(1,) * (x.ndim - 2))
-            channels.append(planes.expand(-1, -1, *x.shape[2:]))
+            channels = [*channels, planes.expand(-1, -1, *x.shape[2:])]
         return torch.cat(channels, dim=1)
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS
+from ebm_app.nets.parametrisation import ENERGIES, PREDICTIONS
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 from ebm_app.utils.tensors import derivative, expand_like, mean_except_batch, sum_except_batch
@@ -117,7 +117,7 @@ class Dual(ConditionalRegression):
     Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310.
     """
 
-    predictions = (ENERGY,)
+    predictions = ENERGIES
 
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:

@@ -19,7 +19,8 @@ from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
 from ebm_app.likelihood import VariationalBound
-from ebm_app.nets.parametrisation import ENERGY
+from ebm_app.nets.energy_net import LevelEnergyModel
+from ebm_app.nets.parametrisation import ENERGIES, ENERGY, LEVEL_ENERGY
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES, TSM, WEIGHTINGS, Model, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
@@ -34,6 +35,10 @@ from ebm_app.utils.tensors import expand_like, standard_error, sum_except_batch
 UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
 #: Draws per node of the variational bound in the calibration
 BOUND_DRAWS = 16
+#: Max images whose grey levels define the base of an energy network
+BASE_IMAGES = 10_000
+#: First layer of a network
+FIRST = "unet.conv_in.weight"
 #: Min gain of the Stein head in the loss; the gain vanishes at t = 0
 MIN_GAIN = 1e-3
 
@@ -81,12 +86,15 @@ class PathTask(Task):
         config: LoopConfig,
         data: ImageData,
     ) -> None:
-        twice = ebm.config.prediction == ENERGY or isinstance(objective, TSM)
+        twice = ebm.config.prediction in ENERGIES or isinstance(objective, TSM)
         if twice and accelerator.state.dynamo_plugin.backend not in UNCOMPILED:
             raise UserError(
                 "Energy networks and the objective tsm need second derivatives, which "
                 "torch.compile does not support. Leave out --compile."
             )
+        if isinstance(ebm.model, LevelEnergyModel):
+            rows = torch.arange(min(len(data.train), BASE_IMAGES))
+            ebm.model.base.fit(data.train[rows])
         ebm.to(accelerator.device)
         super().__init__(accelerator, ebm, TimeScoreLoss(ebm.model, objective), config, data)
         self.sampler: TimeSampler = ArcLength(ebm.model.path, ebm.config.eps)
@@ -106,7 +114,7 @@ class PathTask(Task):
         return metrics
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
-        if self.model.config.prediction != ENERGY:
+        if self.model.config.prediction not in ENERGIES:
             return {}
         return calibrate(self.accelerator, output_dir, self.validation, self.noise[:1])
 
@@ -156,15 +164,17 @@ class EBMTask(PathTask):
 
 def energy_config(teacher: EBMConfig) -> EBMConfig:
     """Return the configuration of the energy network for a teacher: the same network without
-    dropout, labels and early network."""
+    dropout, labels and early network. Its base has grey levels if the teacher's points are near
+    them."""
     if not teacher.stein_head:
         raise UserError(
             "This model has no Stein head, so an energy network cannot be distilled from it. Use "
             "a model trained with --stein_factor 1."
         )
+    has_levels = teacher.space == EBMConfig.space and teacher.dequantisation != "uniform"
     return replace(
         teacher,
-        prediction=ENERGY,
+        prediction=LEVEL_ENERGY if has_levels else ENERGY,
         net=replace(teacher.net, dropout=0.0),
         num_classes=0,
         class_names=(),
@@ -219,9 +229,15 @@ class EnergyTask(PathTask):
     ) -> None:
         torch.manual_seed(config.seed)
         ebm = EBM(energy_config(teacher.config))
-        own, theirs = ebm.state_dict(), teacher.state_dict()
-        same = [key for key in own if key in theirs and own[key].shape == theirs[key].shape]
-        ebm.load_state_dict(own | {key: theirs[key] for key in same})
+        own = ebm.state_dict()
+        for name, weight in teacher.state_dict().items():
+            key = name.replace("net.late.", "net.")
+            if key in own and own[key].shape == weight.shape:
+                own[key] = weight
+            elif key in own and key.endswith(FIRST):  # features of both, without conditions
+                num_shared = weight.shape[1] - teacher.config.condition_dim
+                own[key].zero_()[:, :num_shared] = weight[:, :num_shared]
+        ebm.load_state_dict(own)
         ebm.add_training_hashes(teacher.training_hashes)
         for weight in ebm.model.net.last_layer.parameters():
             nn.init.zeros_(weight)

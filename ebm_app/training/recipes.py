@@ -8,6 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ebm_app.config import EBMConfig
+from ebm_app.model import num_channels
 from ebm_app.nets.unet import NETS, max_resolutions
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
@@ -115,11 +116,9 @@ def network_cost(config: EBMConfig) -> dict[str, int]:
     >>> network_cost(EBMConfig("digits", (1, 8, 8), num_levels=17))
     {'weights': 634562, 'operations': 90087424}
     """
-    channels, height, width = config.image_shape
-    inputs = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
-    heads = 2 if config.stein_head else 1
+    (_, height, width), (inputs, outputs) = config.image_shape, num_channels(config)
     with torch.device("meta"):
-        net = NETS[config.network]((inputs, height, width), heads * channels, config.net)
+        net = NETS[config.network]((inputs, height, width), outputs, config.net)
         x, t = torch.zeros(1, inputs, height, width), torch.zeros(1)
     with FlopCounterMode(display=False) as counter:
         net(x, t).sum().backward()

@@ -24,7 +24,7 @@ from ebm_app.folders import upgrade
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells
 from ebm_app.model import build_path
 from ebm_app.nets.composite import NET_INPUTS
-from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS
+from ebm_app.nets.parametrisation import ENERGIES, LEVEL_ENERGY, PREDICTIONS
 from ebm_app.nets.time_score import TIME_INPUTS
 from ebm_app.nets.unet import NETS, check_config
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS
@@ -42,7 +42,7 @@ from ebm_app.utils.registry import choose
 NAMES: dict[str, Collection[str]] = {
     "space": SPACES,
     "dequantisation": DEQUANTISERS,
-    "prediction": (*PREDICTIONS, ENERGY),
+    "prediction": (*PREDICTIONS, *ENERGIES),
     "time_input": TIME_INPUTS,
     "net_input": NET_INPUTS,
     "network": NETS,
@@ -164,13 +164,14 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
             f"Objective {objective} does not support prediction {prediction}. Use --objective "
             f"{' or '.join(supported)}, or another --prediction."
         )
-    if prediction == "levels" and ebm_config.dequantisation == "uniform":
+    if prediction in ("levels", LEVEL_ENERGY) and ebm_config.dequantisation == "uniform":
         raise UserError(
             "--dequantisation uniform evaluates the density between grey levels, where prediction "
-            "levels has none. Use --dequantisation truncated_normal, or --prediction moments."
+            f"{prediction} has none. Use --dequantisation truncated_normal, or another "
+            "--prediction."
         )
     path = require_one_sided(build_path(ebm_config))
-    if prediction != ENERGY:
+    if prediction not in ENERGIES:
         PREDICTIONS[prediction].check(path, ebm_config.stein_head)
     elif ebm_config.num_classes or ebm_config.early:
         raise UserError("Energy networks require --classes none and no --early_channels.")

@@ -5,16 +5,18 @@ import math
 
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import GREY, error_of
 from exact import F64, normal
 from torch import nn
 
 from ebm_app import EBM
-from ebm_app.config import Calibration
+from ebm_app.config import Calibration, EarlyConfig, LoopConfig
+from ebm_app.data.images import load_images
 from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.training.ebm_task import Distillation, energy_config
+from ebm_app.training.ebm_task import Distillation, EnergyTask, energy_config
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 EPS = 1e-3
@@ -112,3 +114,18 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
     assert "no Stein head" in error_of(
         energy_config, dataclasses.replace(config, stein_head=False)
     )
+
+
+def test_student_starts_from_the_late_network_of_its_teacher():
+    early = EarlyConfig(GREY.net)
+    grey = dataclasses.replace(GREY, dequantisation="truncated_normal", early=early)
+    teacher, data = EBM(grey), load_images("digits")
+    config = LoopConfig(max_train_steps=1, train_batch_size=4)
+    student = EnergyTask(Accelerator(cpu=True), teacher, "grey", config, data).model
+    assert student.config.prediction == "level_energy"
+    own, theirs = student.model.net.unet, teacher.model.net.late.unet
+    assert torch.equal(own.time_embedding.linear_1.weight, theirs.time_embedding.linear_1.weight)
+    first, *others = own.conv_in.weight.split(1, dim=1)
+    assert torch.equal(first, theirs.conv_in.weight) and not torch.cat(others).any()
+    share = (data.train == 0).double().mean()
+    assert student.model.base.log_weights[0, 0].exp() == pytest.approx(share.item(), abs=1e-3)
