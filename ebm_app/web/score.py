@@ -47,7 +47,8 @@ class ScoreOutputs(NamedTuple):
     """Outputs of a run; None or empty until they are computed.
 
     They are the image at the model's resolution, the answer, the anomaly map, the class
-    probabilities of a class-conditional model, the metrics, and the image as a tensor.
+    probabilities of a class-conditional model, the metrics, the image as a tensor, and whether it
+    was drawn.
     """
 
     seen: Image.Image | None = None
@@ -56,6 +57,7 @@ class ScoreOutputs(NamedTuple):
     classes: dict[str, float] | None = None
     metrics: dict[str, Any] | None = None
     image: Tensor | None = None
+    is_drawing: bool = True
 
 
 class Scorer:
@@ -76,19 +78,24 @@ class Scorer:
         if image is not None:
             pixels, notes = read_upload(image, self.models.config(model))
             outputs = score_image(self.models, model, pixels, repeats, self.seed, notes)
-        yield from self.newest.follow(outputs, request)
+        uploaded = (output._replace(is_drawing=False) for output in outputs)
+        yield from self.newest.follow(uploaded, request)
 
     def score_drawing(
         self,
         model: str,
         drawing: dict[str, Any] | None,
         repeats: int,
+        is_drawing: bool = True,
         request: gr.Request | None = None,
     ) -> Iterator[ScoreOutputs]:
         """Test whether a drawing of light strokes on black is unusual, and compute its likelihood.
         Returns the same as /score."""
-        outputs = iter([ScoreOutputs(answer=EMPTY)])
-        if (ink := read_canvas(drawing)) is not None:
+        ink, outputs = read_canvas(drawing), iter([ScoreOutputs(answer=EMPTY)])
+        if ink is None and not is_drawing:
+            # keep the score of the upload: a new canvas reports that it is empty, maybe late
+            return
+        if ink is not None:
             pixels = prepare_drawing(ink, self.models.config(model))
             outputs = score_image(self.models, model, pixels, repeats, self.seed)
         yield from self.newest.follow(outputs, request)
@@ -175,16 +182,17 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
                 info = "dequantisation draws; more draws give a smaller error"
                 repeats = shared.slider(2, MAX_REPEATS, 16, label="Repeats", info=info)
                 metrics = gr.JSON(label="Metrics")
-    outputs = list(ScoreOutputs(seen, text, where, classes, metrics, gr.State()))
+    image, is_drawing = gr.State(), gr.State(True)
+    outputs = list(ScoreOutputs(seen, text, where, classes, metrics, image, is_drawing))
     scorer = Scorer(models, seed)
     options = {"show_progress": "hidden", "trigger_mode": "multiple", **shared.of_kind("score")}
     # After the first stroke the canvas sends only input. After later ones it may send input with
     # the strokes before, then change with all of them.
-    triggers, inputs = [drawing.input, drawing.change], [model, drawing, repeats]
+    triggers, inputs = [drawing.input, drawing.change], [model, drawing, repeats, is_drawing]
     drawn = gr.on(triggers, scorer.score_drawing, inputs, outputs, **options)
     scored = upload.change(scorer.score, [model, upload, repeats], outputs, **options)
     events = [scored, drawn]
-    explained = idea.build(models, model, events, outputs[-1])
-    compare.build(models, model, events, outputs[-1], metrics)
-    shared.clear_on([model.input], events, [*outputs, *explained])
+    explained = idea.build(models, model, events, image)
+    compare.build(models, model, events, image, metrics)
+    shared.clear_on([model.input], events, [*outputs[:-1], *explained])
     return upload, sources

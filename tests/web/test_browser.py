@@ -149,12 +149,19 @@ def test_drawing_is_scored_when_the_pen_lifts(visit, models, width):
     text_of(page, "Answer", "^The canvas is empty")
 
 
-def test_page_started_in_another_folder_shows_examples(visit, monkeypatch, tmp_path):
+def test_page_started_in_another_folder_scores_an_example(visit, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     page = visit()
+    text_of(page, "Answer", "^The canvas is empty")  # the canvas is ready
     open_tab(page, "Upload")
-    page.locator(".small img:visible").nth(9).wait_for(timeout=WAIT)
+    page.locator(".small img:visible").nth(9).click()
+    answer = text_of(page, "Answer", "±")
     assert not page.get_by_test_id("toast-body").count()
+    open_tab(page, "Draw")
+    page.get_by_label("Clear canvas").first.click()
+    page.wait_for_timeout(3000)
+    # an empty canvas keeps the score of an upload
+    assert text_of(page, "Answer", "±").split("\n")[0] == answer.split("\n")[0]
 
 
 def test_stop_works_within_a_step_and_kinds_do_not_wait(visit, monkeypatch):

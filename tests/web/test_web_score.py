@@ -50,10 +50,11 @@ def test_score_equals_the_library_on_the_same_pixels(models, tmp_path):
 
 
 def test_empty_inputs_are_answered_without_a_score(models):
-    empty = [*score.Scorer(models, 3).score_drawing("grey", {"composite": None}, 2)]
-    assert empty == [score.ScoreOutputs(answer=uploads.EMPTY)]
-    missing = [*score.Scorer(models, 3).score("grey", None, 2)]
-    assert missing == [score.ScoreOutputs(answer=score.NO_IMAGE)]
+    scorer = score.Scorer(models, 3)
+    empty = {"composite": None}
+    assert [*scorer.score_drawing("grey", empty, 2)] == [score.ScoreOutputs(answer=uploads.EMPTY)]
+    assert [*scorer.score_drawing("grey", empty, 2, False)] == []  # keeps the score of an upload
+    assert [output.answer for output in scorer.score("grey", None, 2)] == [score.NO_IMAGE]
 
 
 def test_map_has_no_colour_for_nine_ordinary_images_in_ten(models, tmp_path):
