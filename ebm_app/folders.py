@@ -199,8 +199,9 @@ def load_weights(model: "nn.Module", path: Path) -> None:
     Raises:
         UserError: for weights that are not finite.
     """
-    weights = read_tensors(path)
+    weights, expected = read_tensors(path), model.state_dict()
     for key, value in weights.items():
-        if not (value.is_floating_point() and value.isfinite().all()):
+        is_same_kind = value.is_floating_point() == expected[key].is_floating_point()
+        if not (is_same_kind and value.isfinite().all()):
             raise UserError(f"The weights {key} in {path} are not finite. Use another file.")
     model.load_state_dict(weights)

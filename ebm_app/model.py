@@ -12,9 +12,9 @@ from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised, noise_for
 from ebm_app.nets.composite import NET_INPUTS, Decoded, EarlyNet, SplitNet
 from ebm_app.nets.density import PathDensity, TimeScoreDensity, density_of
-from ebm_app.nets.energy_net import EnergyDensity, EnergyModel, LevelEnergyModel
+from ebm_app.nets.energy_net import ENERGY_MODELS, EnergyDensity
 from ebm_app.nets.level_mixture import NUM_FREQUENT
-from ebm_app.nets.parametrisation import ENERGIES, LEVEL_ENERGY
+from ebm_app.nets.parametrisation import LEVEL_ENERGY
 from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
 from ebm_app.nets.time_score import TIME_INPUTS, TimeScoreModel
 from ebm_app.nets.unet import NETS
@@ -187,12 +187,10 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
             f"The prediction {config.prediction} needs the ambient space, got {config.space}. Use "
             "moments or energy."
         )
-    if config.prediction in ENERGIES:
-        if config.prediction == LEVEL_ENERGY:
-            args = (net, path, config.eps, channels, config.num_levels)
-            model = LevelEnergyModel(*args, **inputs)
-        else:
-            model = EnergyModel(net, path, config.eps, **inputs)
+    if config.prediction == LEVEL_ENERGY:
+        inputs |= {"channels": channels, "num_levels": config.num_levels}
+    if kind := ENERGY_MODELS.get(config.prediction):
+        model = kind(net, path, config.eps, **inputs)
         return EnergyDensity(model, config.num_nodes, config.calibration)
     stein_channels = channels if config.stein_head else 0
     outputs = (config.prediction, stein_channels, config.num_levels, switch)

@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from ebm_app.config import Calibration
 from ebm_app.nets.density import SteinHeadDensity, expand_time
 from ebm_app.nets.level_mixture import LevelMixture
+from ebm_app.nets.parametrisation import ENERGY, LEVEL_ENERGY
 from ebm_app.nets.protocols import PROVIDERS, Time
 from ebm_app.nets.time_score import ModelOutput, PathNetwork, arc_length_fraction
-from ebm_app.paths import GaussianPath, require_one_sided
+from ebm_app.paths import require_one_sided
 from ebm_app.utils.tensors import (
     expand_like,
     leaves,
@@ -88,25 +89,16 @@ class LevelEnergyModel(EnergyModel):
         net: (B, C (2 + 2 F + K) + condition_dim, *) and time (B,) -> (B, C (2 + K), *), for F
             frequencies and K indicators, see ``LevelMixture``. The input has x and the features
             of the base; the output has f, and g for the last 1 + K features.
-        path: path from N(0, I).
-        eps: margin of the interval of times.
-        channels: C.
-        num_levels: number of grey levels.
-        inputs: other arguments of ``PathNetwork``.
+        channels, num_levels: C and number of grey levels.
+        args, inputs: path from N(0, I), and other arguments of ``PathNetwork``.
     """
 
     def __init__(
-        self,
-        net: nn.Module,
-        path: GaussianPath,
-        eps: float,
-        channels: int,
-        num_levels: int,
-        **inputs: Any,
+        self, net: nn.Module, *args: Any, channels: int, num_levels: int, **inputs: Any
     ) -> None:
-        super().__init__(net, path, eps, **inputs)
-        frequencies = self.input_frequencies
-        self.base = LevelMixture(require_one_sided(path), channels, num_levels, frequencies)
+        super().__init__(net, *args, **inputs)
+        path, frequencies = require_one_sided(self.path), self.input_frequencies
+        self.base = LevelMixture(path, channels, num_levels, frequencies)
 
     def terms(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         base = self.base(x, t)
@@ -133,6 +125,10 @@ class LevelEnergyModel(EnergyModel):
         rates = (rate, base.time_score, by_features * base.features_dt)
         rate = sum(sum_except_batch(term[:, None].double()) for term in rates)
         return ModelOutput(rate.to(x.dtype)[:, None], base.score + by_x + by_base)
+
+
+#: Energy networks by prediction
+ENERGY_MODELS = {ENERGY: EnergyModel, LEVEL_ENERGY: LevelEnergyModel}
 
 
 class EnergyDensity(SteinHeadDensity):

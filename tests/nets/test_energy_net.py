@@ -97,9 +97,14 @@ def test_distillation_loss_of_a_shift_matches_closed_form():
     assert torch.allclose(found, torch.full((5,), 0.3**2 + 0.4**2 / 4, dtype=F64), rtol=1e-9)
 
 
-def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
-    config = dataclasses.replace(energy_config(GREY), calibration=Calibration(1.5, 0.2, 2.5))
-    assert config.prediction == "energy" and config.net.dropout == 0
+@pytest.mark.parametrize(
+    ("dequantisation", "prediction"),
+    [("uniform", "energy"), ("truncated_normal", "level_energy")],
+)
+def test_energy_model_round_trip_keeps_the_calibration(tmp_path, dequantisation, prediction):
+    teacher = dataclasses.replace(GREY, dequantisation=dequantisation)
+    config = dataclasses.replace(energy_config(teacher), calibration=Calibration(1.5, 0.2, 2.5))
+    assert config.prediction == prediction and config.net.dropout == 0
     ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
     ebm.save_pretrained(tmp_path)
     found = EBM.from_pretrained(tmp_path).likelihood(images, estimator="energy")

@@ -62,8 +62,8 @@ class Mixed(nn.Module):
 
 
 def test_energy_scores_are_derivatives_of_its_log_density():
-    model = LevelEnergyModel(Mixed(), LinearVPPath(), 1e-3, 2, 12, input_frequencies=(1.0, 3.0))
-    model = model.double()
+    shape = {"channels": 2, "num_levels": 12, "input_frequencies": (1.0, 3.0)}
+    model = LevelEnergyModel(Mixed(), LinearVPPath(), 1e-3, **shape).double()
     model.base.load_state_dict(fitted(model.path).state_dict())
     x, t = normal((4, 2, 3, 3)).requires_grad_(), TIMES[:4].clone().requires_grad_()
     score, rate = torch.autograd.grad(model.terms(x, t).sum(), (x, t))
