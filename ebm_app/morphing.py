@@ -14,7 +14,7 @@ from ebm_app.sampling import DPMSampler
 from ebm_app.sampling.base import Frame
 from ebm_app.sampling.flow import START
 
-#: Steps of Heun's method from an image to noise
+#: Steps of the flow from an image to noise
 ENCODE_STEPS = 20
 
 
@@ -45,6 +45,6 @@ def iterate_morph(ebm: EBM, images: Tensor, num_images: int = 8, seed: int = 0) 
     points = ebm.dequantise(levels, noise_for(levels, ebm.dtype, seed)[0])
     path, ends = require_one_sided(ebm.density.path), (points.t, START)
     score = ebm.density.score
-    *_, noise = solve_flow(score, path, LOG_SNR, points.y, ends, "heun", ENCODE_STEPS)
+    *_, noise = solve_flow(score, path, LOG_SNR, points.y, ends, ENCODE_STEPS)
     x0 = slerp(*noise.x, torch.linspace(0, 1, num_images))
     yield from DPMSampler().iterate(ebm.density, x0, torch.Generator())

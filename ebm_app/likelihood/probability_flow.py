@@ -23,7 +23,7 @@ class ProbabilityFlowDensity(PointEstimator):
     - integral of div u, from x back to x_0.
 
     Args:
-        num_steps: steps of the first solve, by Kutta's 3/8 rule.
+        num_steps: steps of the first solve, which evaluates the score once more.
         max_refinements: max number of halvings of the step until an image converges.
         num_probes: Rademacher probes of the divergence, frozen for all solves; 0 computes it
             exactly, with D backward passes per evaluation.
@@ -31,10 +31,9 @@ class ProbabilityFlowDensity(PointEstimator):
         seed: seed of the probes; those of an example do not depend on its batch.
 
     A point is solved with 1, 2, 4, ... times as many steps until the error of its mean over the
-    probes is below ``TOLERANCE`` times D. The error of a solve is a third of the last change,
-    which is right for a second-order method and an upper bound for higher orders. ``error``
-    combines it with the standard error over the probes; it is NaN for a single probe or a single
-    solve.
+    probes is below ``TOLERANCE`` times D. The error of a solve is a third of the last change, an
+    upper bound for methods of order 2 or more. ``error`` combines it with the standard error over
+    the probes; it is NaN for a single probe or a single solve.
     """
 
     num_steps: Steps = 20
@@ -63,7 +62,7 @@ class ProbabilityFlowDensity(PointEstimator):
                 nfe += density.score_cost(t) * (1 + len(probes))  # a backward pass per probe
                 return density.score(x, t)
 
-            settings = ((t, self.start), "rk4", self.num_steps * 2**level, probes)
+            settings = ((t, self.start), self.num_steps * 2**level, probes)
             *_, end = solve_flow(score, path, schedule, points, *settings)
             log_det = end.log_det if self.num_probes else end.log_det.sum(0, keepdim=True)
             return sum_except_batch(path.reference_log_density(end.x)) + log_det, nfe

@@ -1,4 +1,4 @@
-"""Sampling along the probability flow: the ODE by Heun's method, and DPM-Solver++."""
+"""Sampling along the probability flow: the ODE by a multistep method, and DPM-Solver++."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -40,8 +40,8 @@ class FlowSampler(Sampler):
 
 @configuration
 class PFODESampler(FlowSampler):
-    """The probability-flow ODE by Heun's method, with equal steps in the log signal-to-noise
-    ratio, then one denoising step (Tweedie's formula). A step takes two evaluations of the score.
+    """The probability-flow ODE by ``solve_flow`` in the log signal-to-noise ratio, then one
+    denoising step (Tweedie's formula). It takes ``num_steps`` + 2 evaluations of the score.
 
     The log density of the points before the denoising step comes from the augmented ODE,
 
@@ -62,7 +62,7 @@ class PFODESampler(FlowSampler):
     ) -> Iterator[Frame]:
         path, end = require_one_sided(model.path), end_time(model, START, self.end_variance)
         probes = None if self.num_probes is None else probes_for(self.num_probes, x0, PROBE_SEED)
-        settings = ((START, end), "heun", self.num_steps, probes)
+        settings = ((START, end), self.num_steps, probes)
         for state in solve_flow(model.score, path, LOG_SNR, x0, *settings):
             if state.step < self.num_steps:
                 yield Frame(state.x, state.step, self.num_steps, state.nfe)

@@ -24,8 +24,8 @@ def gaussian(path):
     return ExactModel(path, 1e-5, [[0.7]], [0.5], stein_channels=1)
 
 
-def run(model, x, num_steps=20, start=START, end=END, solver="heun", probes=None):
-    options = ((start, end), solver, num_steps, probes)
+def run(model, x, num_steps=20, start=START, end=END, probes=None):
+    options = ((start, end), num_steps, probes)
     *_, state = solve_flow(model.exact_score, model.path, ARC_LENGTH, x, *options)
     return state
 
@@ -54,24 +54,22 @@ def test_schedule_times_are_evenly_spaced_in_tau(path, schedule):
     assert torch.allclose(schedule.rate(path, t), secant, rtol=1e-6)
 
 
-#: Path, shape, solver, its order, the ends and the error at the last number of steps
-SOLVED = {
-    "heun linear": (LinearVPPath(), (2,), "heun", 2, (START, END), 4e-3),
-    "rk4 linear c": (LinearVPPath(c=0.4), (1, 2, 2), "rk4", 4, (0.1, 0.99), 1e-7),
-    "heun vp": (VPPath(), (1, 4, 4), "heun", 2, (START, END), 4e-3),
-}
-
-
-@pytest.mark.parametrize("path, shape, solver, order, ends, smallest", SOLVED.values(), ids=SOLVED)
-def test_solvers_converge_at_their_order(path, shape, solver, order, ends, smallest):
-    """The interval of rk4 is short enough for 16 steps to be in the asymptotic regime."""
+@pytest.mark.parametrize(
+    "path, shape, ends",
+    [
+        (LinearVPPath(), (2,), (START, END)),
+        (LinearVPPath(c=0.4), (1, 2, 2), (0.99, 0.1)),
+        (VPPath(), (1, 4, 4), (START, END)),
+    ],
+)
+def test_flow_converges_at_its_order(path, shape, ends):
     model, x = two_modes(path, 1e-5, shape), normal((64, *shape))
     before = level(model, x, ends[0])
-    states = [run(model, x, n, *ends, solver) for n in STEPS]
+    states = [run(model, x, n, *ends) for n in STEPS]
     errors = [(level(model, state.x, ends[1]) - before).abs().mean() for state in states]
     slope = -np.polyfit(np.log(STEPS), np.log(errors), 1)[0]
-    assert errors[-1] < smallest and abs(slope - order) < 0.25
-    assert [state.nfe for state in states] == [order * n for n in STEPS]
+    assert errors[-1] < 1e-5 and abs(slope - 4) < 0.4
+    assert [state.nfe for state in states] == [n + 1 for n in STEPS]
 
 
 def test_diverging_flow_is_refused():
@@ -88,12 +86,12 @@ def test_diverging_flow_is_refused():
 def test_log_determinant_is_the_change_of_log_density(path, ends):
     """log p_1(x_1) = log p_0(x_0) - log det, forward and back, exactly or by probes."""
     model, x = two_modes(path, 1e-5, (1, 2, 2)), normal((4, 1, 2, 2))
-    state = run(model, x, 30, *ends, "rk4", probes_for(0, x, 0))
+    state = run(model, x, 60, *ends, probes_for(0, x, 0))
     lost = model.log_density(x, ends[0]) - model.log_density(state.x, ends[1])
-    assert (state.log_det.sum(0) - lost).abs().max() < 3e-3 and lost.abs().max() > 0.5
-    single = run(model, x.float(), 30, *ends, "rk4", probes_for(0, x, 0)).log_det
+    assert (state.log_det.sum(0) - lost).abs().max() < 1e-3 and lost.abs().max() > 0.5
+    single = run(model, x.float(), 60, *ends, probes_for(0, x, 0)).log_det
     assert single.dtype == F64 and torch.allclose(single, state.log_det, rtol=0, atol=1e-3)
-    estimates = run(model, x, 30, *ends, "rk4", probes_for(40, x, 0)).log_det
+    estimates = run(model, x, 60, *ends, probes_for(40, x, 0)).log_det
     assert estimates.shape == (40, 4)
     assert z_score(estimates, lost) < 4
     assert run(model, x).log_det.shape == (0, 4)

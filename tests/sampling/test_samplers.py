@@ -63,7 +63,7 @@ def test_log_density_of_samples_matches_probability_flow():
 def test_frames_count_steps_and_evaluations():
     frames = run(PFODESampler(num_steps=6), gaussian(head=0), normal((2, 3)))
     assert [f.step for f in frames] == [1, 2, 3, 4, 5, 6]
-    assert [f.nfe for f in frames] == [2, 4, 6, 8, 10, 13]  # the last one denoises
+    assert [f.nfe for f in frames] == [2, 3, 4, 5, 6, 8]  # the last one denoises
     # the number of temperatures grows with the square root of the dimension
     frames, more = (run(AnnealedHMC(), gaussian(), normal((3, d))) for d in (4, 16))
     assert abs(len(more) - 2 * len(frames)) <= 1
