@@ -1,12 +1,14 @@
 """The wheel and the folder of a Hugging Face Space hold the package and its models."""
 
+import os
 import shutil
 import subprocess
 import sys
 from zipfile import ZipFile
 
+import httpx
 import pytest
-from conftest import ROOT, error_of
+from conftest import ROOT, error_of, free_port
 
 pytestmark = pytest.mark.process
 
@@ -29,13 +31,24 @@ def test_wheel_holds_the_package_and_its_models(tmp_path):
     assert "ebm_app/pretrained/mnist/model.safetensors" in package_files()
 
 
-def test_space_folder_holds_the_package_and_a_model(script, tmp_path):
+def test_space_serves_the_page_with_its_limits(script, tmp_path):
     main, folder = script("ui/space.py").main, tmp_path / "space"
     main([str(folder), "--model", str(ROOT / "ebm_app/pretrained/digits")])
     assert package_files(folder) == package_files()
     assert (folder / "model" / "config.json").is_file()
     requirements = (folder / "requirements.txt").read_text()
     assert "gradio" in requirements and "ebm_app" not in requirements
+    url = f"http://127.0.0.1:{(port := free_port())}/"
+    environment = {**os.environ, "GRADIO_SERVER_PORT": str(port)}
+    with subprocess.Popen([sys.executable, "app.py"], cwd=folder, env=environment) as server:
+        try:
+            transport = httpx.HTTPTransport(retries=9)  # at growing intervals, until it starts
+            web = httpx.Client(transport=transport, trust_env=False, timeout=60)
+            assert "image-rendering" in web.get(url + "config").json()["css"]
+            files = {"files": bytes(25_000_000)}
+            assert web.post(url + "gradio_api/upload", files=files).status_code == 413
+        finally:
+            server.terminate()
     error_of(main, [str(folder)])  # the folder is not empty
     error_of(main, [str(tmp_path / "other"), "--model", "nothing"])
     assert not (tmp_path / "other").exists()

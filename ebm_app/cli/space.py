@@ -22,9 +22,12 @@ MARKERS = ("", 'extra == "plots"', 'extra == "ui"')
 PACKAGE = Path(__file__).resolve().parent.parent
 APP = '''"""Web page of ebm_app on a Hugging Face Space."""
 
+import os
+
 from ebm_app.cli.app import main
 
-main(["--model", {model!r}, "--host", "0.0.0.0", "--no_auth"])
+port = os.environ.get("GRADIO_SERVER_PORT", "7860")
+main(["--model", {model!r}, "--host", "0.0.0.0", "--port", port, "--no_auth"])
 '''
 CARD = """---
 title: "Draw a digit: how likely is it?"
