@@ -3,6 +3,7 @@
 import logging
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -17,8 +18,8 @@ from . import complete, diagnostics, generate, information, score, toy
 from .models import Models, title_of
 from .shared import AT_ONCE, MAX_SEED, TITLE, hide_folders, write_link
 
-#: Age in seconds at which uploaded and generated files are deleted, and interval of the check
-FILE_LIFETIME = 3600
+#: Interval in seconds of the check for old files, and age at which they are deleted
+FILE_LIFETIME = (3600, 3600)
 #: Folder of this package
 PACKAGE = Path(__file__).resolve().parent.parent
 FAILED = "Internal error; see the server log. Try another model or other settings."
@@ -63,8 +64,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         models: models in the selector; the first one is selected.
         seed: initial value of the seed boxes.
     """
-    cache = (FILE_LIFETIME, FILE_LIFETIME)
-    with Page(title=TITLE, analytics_enabled=False, delete_cache=cache) as app:
+    with Page(title=TITLE, analytics_enabled=False, delete_cache=FILE_LIFETIME) as app:
         gr.Markdown(f"# {TITLE}")
         with gr.Column() as selector:
             titles = [(title_of(name, path), name) for name, path in models.folders.items()]
@@ -126,8 +126,7 @@ def read_number(parameters: Mapping[str, str], name: str, most: float) -> float 
     >>> read_number({"seed": "7"}, "seed", 9), read_number({"seed": "-1"}, "seed", 9)
     (7.0, None)
     """
-    try:
+    with suppress(KeyError, ValueError):
         value = float(parameters[name])
-    except (KeyError, ValueError):
-        return None
-    return value if 0 <= value <= most else None
+        return value if 0 <= value <= most else None
+    return None

@@ -99,6 +99,6 @@ def build(
     keeper.click(keep, [image, metrics], [kept, text, plot], **shared.AT_ONCE | {"queue": True})
     for event in events:
         event.success(compare, [kept, image, metrics], [text, plot], **shared.AT_ONCE)
-    options = {"api_visibility": "private", **shared.of_kind("sample")}
+    options = {"api_visibility": "private", **shared.QUEUES["sample"]}
     run = starter.click(partial(morph, models=models), [model, kept, image], images, **options)
     shared.clear_on([model.input], [run], [kept, text, plot, images])

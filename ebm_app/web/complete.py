@@ -66,8 +66,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
     with gr.Row():
         with gr.Column():
             canvas = black_canvas("Half of a digit")
-            choices = list(HALVES)
-            unknown = gr.Radio(choices, value=choices[0], label="Unknown half")
+            unknown = gr.Radio([*HALVES], value="lower half", label="Unknown half")
             buttons = shared.start_and_stop("Complete")
             with gr.Accordion("Advanced", open=False):
                 count = shared.slider(1, MAX_IMAGES, 4, label="Images")

@@ -13,14 +13,14 @@ from ebm_app.data.pictures import to_pil
 from ebm_app.evaluation.trace import NUM_TIMES, Trace, plot_trace, trace
 
 from .models import Models
-from .shared import AT_ONCE, of_kind, picture, plot_box, render, share_slider
+from .shared import AT_ONCE, QUEUES, picture, plot_box, render, share_slider
 
 #: Side of the pictures in pixels
 SIDE = 256
 HINT = (
     "log p(x) is the log density of noise plus the integral of the *time score* ∂ log pₜ(x) / ∂t, "
-    "which the network learns. Left: the time score of your image. Right: the running sum. Move "
-    "the slider to see the image with the noise of time t, and how much each pixel adds there."
+    "which the network learns. Left: the time score. Right: the integral up to t. The slider "
+    "shows the image with the noise of time t, and how much each pixel adds there."
 )
 
 
@@ -62,7 +62,7 @@ def build(
 
     outputs = [traced, plot, noised, terms]
     for event in events:
-        options = {**of_kind("score"), "show_progress": "hidden", "api_visibility": "private"}
+        options = {**QUEUES["score"], "show_progress": "hidden", "api_visibility": "private"}
         event.success(show, [model, image, share], outputs, **options)
     share.change(show_time, [traced, share], [noised, terms], **AT_ONCE)
     return outputs

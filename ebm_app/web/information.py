@@ -22,9 +22,8 @@ MAX_STEPS, MAX_ROWS, MAX_COLUMNS = 2_000, 20_000, 64
 #: File types of X and Y
 SUFFIXES = [".npy", ".csv", ".tsv", ".parquet"]
 HINT = (
-    "Estimate the mutual information of X and Y in nats, each from an array (.npy) or a table "
-    "with a header. Row i of X and row i of Y are one draw, and rows are independent. Up to "
-    f"{MAX_ROWS:,} rows and {MAX_COLUMNS} columns."
+    "Estimate the mutual information of X and Y in nats. Row i of X and Y is an independent draw. "
+    f"Upload arrays or tables with headers: up to {MAX_ROWS:,} rows and {MAX_COLUMNS} columns."
 )
 
 

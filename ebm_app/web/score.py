@@ -27,12 +27,7 @@ FIRST, MORE = 1, 4
 UPLOAD = "upload"
 NO_IMAGE = "There is no image. Upload one, or click on an example."
 #: What the default estimators compute
-NOTES = {
-    "elbo": "a lower bound on the log density of the model's own reverse diffusion, which is "
-    "normalised; averaged over noisy copies of the image",
-    "time_integral": "the integral of the time score over time at a fixed image; normalised only "
-    "if the time score is exact",
-}
+NOTES = {"elbo": "an upper bound", "time_integral": "exact if the time score is exact"}
 HINT = (
     "The answer comes when you lift the pen. The model gives every image a probability, which it "
     "learned by [conditional time score matching](https://arxiv.org/abs/2502.02300)."
@@ -76,8 +71,7 @@ class Scorer:
         """
         outputs = iter([ScoreOutputs(answer=NO_IMAGE)])
         if image is not None:
-            pixels, notes = read_upload(image, self.models.config(model))
-            outputs = score_image(self.models, model, pixels, repeats, self.seed, notes)
+            outputs = self.steps(model, *read_upload(image, self.models.config(model)), repeats)
         uploaded = (output._replace(is_drawing=False) for output in outputs)
         yield from self.newest.follow(uploaded, request)
 
@@ -97,56 +91,55 @@ class Scorer:
             return
         if ink is not None:
             pixels = prepare_drawing(ink, self.models.config(model))
-            outputs = score_image(self.models, model, pixels, repeats, self.seed)
+            outputs = self.steps(model, pixels, [], repeats)
         yield from self.newest.follow(outputs, request)
 
-
-def score_image(
-    models: Models, model: str, image: Tensor, repeats: int, seed: int, notes: list[str] = ()
-) -> Iterator[ScoreOutputs]:
-    """Yield the image and an amortised likelihood, if the model has one, then the verdict with the
-    class and the map, then the likelihood by the model's default estimator, averaged over a
-    growing number of dequantisation draws, up to ``repeats``."""
-    outputs = ScoreOutputs(shared.render(image, 256), "Computing", image=image)
-    yield outputs
-    loaded = models.open(model)
-    ebm, detector = loaded.ebm, loaded.detector
-    if Amortised.supports(ebm.density):
-        guess = ebm.likelihood(image, estimator="amortised")
-        error = -to_bits_per_dim(guess.error, image.numel()).item()
-        bits = f"About {guess.bits_per_dim.item():.3f} ± {error:.3f} bits per dim."
-        yield outputs._replace(answer=f"{bits} {outputs.answer}")
-    facts: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "most_unusual", "class"))
-    if names := ebm.config.classes():
-        (probabilities,) = ebm.classify(image, seed=seed).probabilities.tolist()
-        facts["class"] = names[probabilities.index(max(probabilities))]
-        outputs = outputs._replace(classes=dict(zip(names, probabilities, strict=True)))
-    if detector is not None:
-        examined, excess = examine(detector, image)
-        facts |= examined
-        nearest = to_display(detector.nearest(image), ebm.config.num_levels)
-        where = plot_over(image[0], excess, nearest, loaded.map_threshold)
-        outputs = outputs._replace(where=where)
-    facts["answer"] = verdict(facts)
-    yield outputs._replace(answer="\n".join([facts["answer"], *notes]))
-    estimator = ebm.default_estimator
-    metrics = {
-        **facts,
-        "estimator": estimator,
-        "normalised": estimator == "elbo",
-        "eps": ebm.config.eps,
-        "num_dims": image.numel(),
-        "notes": notes,
-    }
-    draws: list[Likelihood] = []
-    for begin in (0, *range(FIRST, repeats, MORE)):
-        copies = image.expand(min(MORE if begin else FIRST, repeats - begin), -1, -1, -1)
-        draws.append(ebm.likelihood(copies, estimator=estimator, seed=seed + begin))
-        metrics = metrics | mean_likelihood(draws, estimator, image.numel())
-        bits = "{bits_per_dim:.3f} ± {bits_error:.3f} bits per dim".format_map(metrics)
-        bits = bits.replace(" ± nan", "")  # a single draw has no error
-        lines = [facts["answer"], *notes, f"{bits}, by {estimator}: {NOTES[estimator]}"]
-        yield outputs._replace(answer="\n".join(lines), metrics=metrics)
+    def steps(
+        self, model: str, image: Tensor, notes: list[str], repeats: int
+    ) -> Iterator[ScoreOutputs]:
+        """Yield the image and an amortised likelihood, if the model has one, then the verdict with
+        the class and the map, then the likelihood by the model's default estimator, averaged over
+        a growing number of dequantisation draws, up to ``repeats``."""
+        outputs = ScoreOutputs(shared.render(image, 256), "Computing", image=image)
+        yield outputs
+        loaded = self.models.open(model)
+        ebm, detector = loaded.ebm, loaded.detector
+        if Amortised.supports(ebm.density):
+            guess = ebm.likelihood(image, estimator="amortised")
+            error = -to_bits_per_dim(guess.error, image.numel()).item()
+            bits = f"About {guess.bits_per_dim.item():.3f} ± {error:.3f} bits per dim."
+            yield outputs._replace(answer=f"{bits} {outputs.answer}")
+        facts: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "most_unusual", "class"))
+        if names := ebm.config.classes():
+            (probabilities,) = ebm.classify(image, seed=self.seed).probabilities.tolist()
+            facts["class"] = names[probabilities.index(max(probabilities))]
+            outputs = outputs._replace(classes=dict(zip(names, probabilities, strict=True)))
+        if detector is not None:
+            examined, excess = examine(detector, image)
+            facts |= examined
+            nearest = to_display(detector.nearest(image), ebm.config.num_levels)
+            where = plot_over(image[0], excess, nearest, loaded.map_threshold)
+            outputs = outputs._replace(where=where)
+        facts["answer"] = verdict(facts)
+        yield outputs._replace(answer="\n".join([facts["answer"], *notes]))
+        estimator = ebm.default_estimator
+        metrics = {
+            **facts,
+            "estimator": estimator,
+            "normalised": estimator == "elbo",
+            "eps": ebm.config.eps,
+            "num_dims": image.numel(),
+            "notes": notes,
+        }
+        draws: list[Likelihood] = []
+        for begin in (0, *range(FIRST, repeats, MORE)):
+            copies = image.expand(min(MORE if begin else FIRST, repeats - begin), -1, -1, -1)
+            draws.append(ebm.likelihood(copies, estimator=estimator, seed=self.seed + begin))
+            metrics = metrics | mean_likelihood(draws, estimator, image.numel())
+            bits = "{bits_per_dim:.3f} ± {bits_error:.3f} bits per dim".format_map(metrics)
+            bits = bits.replace(" ± nan", "")  # a single draw has no error
+            lines = [facts["answer"], *notes, f"{bits}, by {estimator}: {NOTES[estimator]}"]
+            yield outputs._replace(answer="\n".join(lines), metrics=metrics)
 
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.Tabs]:
@@ -185,7 +178,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     image, is_drawing = gr.State(), gr.State(True)
     outputs = list(ScoreOutputs(seen, text, where, classes, metrics, image, is_drawing))
     scorer = Scorer(models, seed)
-    options = {"show_progress": "hidden", "trigger_mode": "multiple", **shared.of_kind("score")}
+    options = {"show_progress": "hidden", "trigger_mode": "multiple", **shared.QUEUES["score"]}
     # After the first stroke the canvas sends only input. After later ones it may send input with
     # the strokes before, then change with all of them.
     triggers, inputs = [drawing.input, drawing.change], [model, drawing, repeats, is_drawing]

@@ -56,7 +56,6 @@ THEME = gr.themes.Default(
     body_text_color_subdued="*neutral_600",
     body_text_color_subdued_dark="*neutral_300",
     link_text_color="*primary_700",
-    link_text_color_active="*primary_700",
     link_text_color_hover="*primary_800",
     link_text_color_visited="*primary_700",
     button_primary_background_fill="*primary_700",

@@ -23,8 +23,11 @@ MAX_SEED = 2**31 - 1
 INTERVAL = 0.5
 #: Options of an event that bypasses the queue and is hidden from the API
 AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-#: Max concurrent events by kind. Further events wait in the queue of their kind.
-LIMITS = {"sample": 2, "score": 2, "research": 1}
+#: Options of a queued event by its kind. Events above the limit of their kind wait.
+QUEUES = {
+    kind: {"concurrency_id": kind, "concurrency_limit": limit}
+    for kind, limit in (("sample", 2), ("score", 2), ("research", 1))
+}
 #: Folder of an absolute path in a message, quoted or not
 FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
 #: JavaScript that writes values by name into the address of the browser
@@ -34,11 +37,6 @@ WRITE_LINK = """(...values) => {
   names.forEach((name, place) => address.searchParams.set(name, values[place]));
   window.history.replaceState(window.history.state, "", address);
 }"""
-
-
-def of_kind(kind: str) -> dict[str, Any]:
-    """Return the queue options of an event of a kind in ``LIMITS``."""
-    return {"concurrency_id": kind, "concurrency_limit": LIMITS[kind]}
 
 
 class NewestRun:
@@ -99,7 +97,7 @@ def start_by(
     """
     start, stop = buttons
     text = [output for output in outputs if isinstance(output, gr.Textbox)]
-    options = {"api_name": run.__name__, "show_progress_on": text, **of_kind(kind)}
+    options = {"api_name": run.__name__, "show_progress_on": text, **QUEUES[kind]}
     bound = partial(run, **fixed)
     bound.__doc__ = run.__doc__  # the description of the API
     event = start.click(bound, inputs, outputs, **options)

@@ -69,14 +69,9 @@ def toy(
     name, label = method_label(method), f"{problem_label(problem)} · {path_label}"
     yield plot_pair(pair), f"Starting · {label}", None, {}
     begin, curve = time.perf_counter(), []
-    settings = {
-        "problem": problem,
-        "path_kind": path,  # gradio's client treats a dict with the key "path" as a file
-        "method": method,
-        "learning_rate": learning_rate,
-        "iterations": iterations,
-        "seed": seed,
-    }
+    # "path_kind", because gradio's client treats a dict with the key "path" as a file
+    settings = {"problem": problem, "path_kind": path, "method": method, "seed": seed}
+    settings |= {"learning_rate": learning_rate, "iterations": iterations}
     points, test_points = (
         EvaluationPoints(pair, NUM_POINTS, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)

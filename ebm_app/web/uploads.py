@@ -1,7 +1,4 @@
-"""Conversion of uploaded and drawn images to a model's image size and grey levels.
-
-For data sets of digits, a drawing is scaled and centred like the digits of the data set.
-"""
+"""Inputs of images: a canvas to draw on, and a gallery of examples."""
 
 import gradio as gr
 import numpy as np
