@@ -175,5 +175,5 @@ def send_on_click(images: gr.Gallery, upload: gr.Image, tabs: dict[gr.Tabs, str]
     """Upload an image of the gallery when it is clicked, and select tabs by their id."""
     sent = images.select(shared.selected_file, images, upload, **shared.AT_ONCE)
     selected = [gr.update(selected=tab) for tab in tabs.values()]
-    scroll = "() => window.scrollTo(0, 0)"
-    sent.then(lambda: selected, None, list(tabs), js=scroll, **shared.AT_ONCE)
+    sent.then(lambda: selected, None, list(tabs), **shared.AT_ONCE)
+    sent.then(None, js="() => window.scrollTo(0, 0)", **shared.AT_ONCE)
