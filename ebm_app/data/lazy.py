@@ -1,8 +1,9 @@
 """Loading of images, in memory or, for larger data sets, from disk.
 
-Up to ``MEMORY`` bytes of images are kept in memory. Larger folders are decoded once into a cache
-of numpy arrays in ``$XDG_CACHE_HOME/ebm_app/images`` (default: ``~/.cache``), which processes and
-later runs memory-map. You may delete old caches. Other images are decoded on every access.
+Up to ``MEMORY`` bytes of images are kept in memory. Folders that are larger, or have more than
+``FEW`` files, are decoded once into a cache of numpy arrays in ``$XDG_CACHE_HOME/ebm_app/images``
+(default: ``~/.cache``), which processes and later runs memory-map. You may delete old caches.
+Images in neither are decoded on every access.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from ebm_app.utils.errors import UserError
 
 #: Max bytes of images in memory
 MEMORY = 2**30
+#: Max number of images in memory that every run decodes
+FEW = 5000
 #: Max share of the free disk space that the cache of a data set may use
 DISK_SHARE = 0.5
 #: Files in the cache of a data set
@@ -131,38 +134,52 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
     Raises:
         UserError: if the images differ in size.
     """
-    if key is None or num * read(0).numel() <= MEMORY:
-        array, hashes, shape = _decode(read, num, name)
-        if array is not None:
-            return torch.from_numpy(array)
-        return LazyImages(read, torch.arange(num), shape, hashes)
+    if key is None or (num <= FEW and num * read(0).numel() <= MEMORY):
+        return _images(read, *_decode(read, num, name))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "ebm_app" / "images" / key
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / ".lock"):  # the first process decodes, others wait
-        if not folder.is_dir():
-            pending = folder.with_name(key + ".tmp")
-            array, hashes, shape = _decode(read, num, name, pending)
-            if array is None:
-                return LazyImages(read, torch.arange(num), shape, hashes)
-            array.flush()  # before the cache is renamed
-            np.save(pending / HASHES_FILE, hashes.numpy())
-            os.replace(pending, folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.parent / ".lock"):  # the first process decodes, others wait
+            if not folder.is_dir():
+                pending = folder.with_name(key + ".tmp")
+                array, hashes, shape = _decode(read, num, name, pending)
+                if not isinstance(array, np.memmap):
+                    return _images(read, array, hashes, shape)
+                array.flush()  # before the cache is renamed
+                np.save(pending / HASHES_FILE, hashes.numpy())
+                os.replace(pending, folder)
+    except OSError as error:
+        reason = error.strerror or error
+        print(f"warning: cannot cache images in '{folder.parent}': {reason}.", file=sys.stderr)
+        return _images(read, *_decode(read, num, name))
     images = torch.from_numpy(np.load(folder / IMAGES_FILE, mmap_mode="c"))
+    if images.numel() <= MEMORY:
+        return images
     hashes = torch.from_numpy(np.load(folder / HASHES_FILE))
     shape = tuple(images.shape[1:])
     return LazyImages(images.__getitem__, torch.arange(num), shape, hashes)
 
 
+def _images(
+    read: Read, array: np.ndarray | None, hashes: Tensor, shape: tuple[int, ...]
+) -> Images:
+    """Return decoded images, which are read again on every access if there is no array."""
+    if array is not None:
+        return torch.from_numpy(array)
+    return LazyImages(read, torch.arange(len(hashes)), shape, hashes)
+
+
 def _allocate(shape: tuple[int, ...], folder: Path | None) -> np.ndarray | None:
-    """Create an array for images (N, C, H, W) in memory or in a new folder, or return None without
-    space."""
+    """Create an array for images (N, C, H, W) in a new folder, or else in memory, or return None
+    without space."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        if math.prod(shape) > DISK_SHARE * shutil.disk_usage(folder.parent).free:
+            print(f"warning: '{folder.parent}' is too full to cache images.", file=sys.stderr)
+            folder = None
     if folder is None:
         return np.empty(shape, np.uint8) if math.prod(shape) <= MEMORY else None
-    shutil.rmtree(folder, ignore_errors=True)
-    if math.prod(shape) > DISK_SHARE * shutil.disk_usage(folder.parent).free:
-        print(f"warning: '{folder.parent}' is too full to cache decoded images.", file=sys.stderr)
-        return None
     folder.mkdir()
     print(f"Decoding {shape[0]} images to '{folder}'.", file=sys.stderr)
     return np.lib.format.open_memmap(folder / IMAGES_FILE, "w+", np.uint8, shape)

@@ -95,3 +95,21 @@ def test_lazy_images_are_hashed_while_loading(tmp_path, monkeypatch):
     os.utime(reads[0])
     on_demand = load_images(f"folder:{folder}").train
     assert torch.equal(on_demand[rows], data.train[rows]) and len(reads) > 82 + 2 * 81
+
+
+def test_many_small_images_are_decoded_once(tmp_path, monkeypatch, capsys):
+    reads = []
+    monkeypatch.setattr("ebm_app.data.folder.read_image", lambda f: reads.append(f) or open_(f))
+    open_ = Image.open
+    folder = fill(tmp_path / "images")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "none.txt"))
+    (folder / "none.txt").touch()
+    expected = load_images(f"folder:{folder}").train
+    monkeypatch.setattr(lazy, "FEW", 79)
+    assert torch.equal(load_images(f"folder:{folder}").train, expected)
+    assert "cannot cache images" in capsys.readouterr().err and len(reads) == 80 + 81
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for share, num in ((0.0, 80), (0.5, 80), (0.5, 0)):
+        monkeypatch.setattr(lazy, "DISK_SHARE", share)
+        reads.clear()
+        assert torch.equal(load_images(f"folder:{folder}").train, expected) and len(reads) == num
