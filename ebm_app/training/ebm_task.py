@@ -230,8 +230,8 @@ class EnergyTask(PathTask):
         torch.manual_seed(config.seed)
         ebm = EBM(energy_config(teacher.config))
         own = ebm.state_dict()
-        for name, weight in teacher.state_dict().items():
-            key = name.replace("net.late.", "net.")
+        for source, weight in teacher.state_dict().items():
+            key = source.replace("net.late.", "net.")
             if key in own and own[key].shape == weight.shape:
                 own[key] = weight
             elif key in own and key.endswith(FIRST):  # features of both, without conditions

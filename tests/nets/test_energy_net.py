@@ -126,7 +126,9 @@ def test_student_starts_from_the_late_network_of_its_teacher():
     grey = dataclasses.replace(GREY, dequantisation="truncated_normal", early=early)
     teacher, data = EBM(grey), load_images("digits")
     config = LoopConfig(max_train_steps=1, train_batch_size=4)
-    student = EnergyTask(Accelerator(cpu=True), teacher, "grey", config, data).model
+    task = EnergyTask(Accelerator(cpu=True), teacher, "grey", config, data)
+    student = task.model
+    assert task.settings()["teacher"] == {"model": "grey"}
     assert student.config.prediction == "level_energy"
     own, theirs = student.model.net.unet, teacher.model.net.late.unet
     assert torch.equal(own.time_embedding.linear_1.weight, theirs.time_embedding.linear_1.weight)
