@@ -149,9 +149,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
             with gr.Accordion("Replay", open=False):
                 share = shared.share_slider(label="From noise (0) to the images (1)")
                 alt_text = f"The first {REPLAYED} images during the run"
-                replayed = shared.picture(
-                    label="During the run", alt_text=alt_text, height="min(420px, 104vw)"
-                )
+                replayed = shared.picture("During the run", alt_text, "min(420px, 104vw)")
     replay = gr.State()
     inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance]
     outputs = [images, text, seeds, replay]
@@ -162,11 +160,10 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     event.success(None, [*shown.values()], js=shared.write_link(*shown), **shared.AT_ONCE)
     # loading a model may take seconds, so only the last selection is applied
     options = {**shared.AT_ONCE, "trigger_mode": "always_last"}
-    update_steps, update_classes = (
-        partial(update, models=models) for update in (default_steps, class_options)
-    )
-    gr.on([sampler.change, model.change], update_steps, [model, sampler], steps, **options)
-    model.input(update_classes, [model, which], [which, guidance], **shared.AT_ONCE)
+    update = partial(default_steps, models=models)
+    gr.on([sampler.change, model.change], update, [model, sampler], steps, **options)
+    update = partial(class_options, models=models)
+    model.input(update, [model, which], [which, guidance], **shared.AT_ONCE)
     shared.clear_on([model.input], [event], [images, text, replay, replayed])
     return images, [which, guidance, seeds, randomise]
 
