@@ -173,9 +173,9 @@ def test_stop_works_within_a_step_and_kinds_do_not_wait(visit, monkeypatch):
     monkeypatch.setattr(EBM, "iterate_sample", slow)
     page = visit()
     open_tab(page, "Generate")
-    set_number(page, "Steps", 9)
+    set_number(page, "Steps", 99)  # longer than the score
     press(page, "Generate")
-    text_of(page, "Run", "^Step 1 of 9")
+    text_of(page, "Run", "^Step 1 of 99")
     open_tab(page, "Score")  # scores do not wait for samples
     draw(page)
     text_of(page, "Answer", "±")
