@@ -13,6 +13,11 @@ same function, unlike the two heads of ``TimeScoreModel``.
 independent pixels on the grey levels as its base, posterior means under it as phi, and G = 0.5.
 The base then accounts for noise below the width of a grey level.
 
+Distillation on MNIST, mean loss of steps 101 to 200 in a schedule of 400 steps of 16 images: base
+N(0, I) 0.69; grey levels with phi = E[c] only 0.27, with indicators 0.29. After 3,182 steps, 220
+further steps that also penalised the error of the derivative along the path changed the
+calibration offset from -113 to 92 nats, and its spread over images from 17 to 29.
+
 After 400 core seconds of distillation on digits, f + x g in ``EnergyModel`` had a validation bound
 of 1.702 bits per dim. Alternatives: x . g alone 1.710, f alone 1.712, a squared norm |x + f|^2
 2.119. Normalisation: groups 1.702, all channels 1.719, none 1.794, a scale per channel 1.845.
