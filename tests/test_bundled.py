@@ -65,4 +65,4 @@ def test_other_estimators_on_digits(name):
 def test_samples_of_digits():
     images = EBM.from_pretrained("digits").sample(4, "pf_ode", num_steps=5)
     # rounding may move a pixel to the next level, which changes the mean by 2e-4
-    assert images.mean().item() == pytest.approx(0.350586, abs=1e-3)
+    assert images.mean().item() == pytest.approx(0.357910, abs=1e-3)
