@@ -130,6 +130,8 @@ def test_classes_are_matched_by_name(tmp_path):
     )
     assert torch.equal(labels_for(model, data, "train"), 1 - labels)
     assert torch.equal(labels_for(replace(model, class_names=()), data, "train"), labels)
+    unknown = replace(data, labels=(torch.full_like(labels, -1), *data.labels[1:]))
+    assert (labels_for(model, unknown, "train") == -1).all()
     with pytest.raises(UserError, match="no class 'ant', only bee, cow"):
         labels_for(replace(model, num_classes=2, class_names=("bee", "cow")), data, "train")
     settings, _ = resolve(data, {"classes": "all"})
