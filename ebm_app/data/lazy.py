@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +35,8 @@ DISK_SHARE = 0.5
 IMAGES_FILE, HASHES_FILE = "images.npy", "hashes.npy"
 #: Decoding threads; Pillow releases the GIL
 WORKERS = min(16, os.cpu_count() or 1)
+#: Min number of images, and of batches, that are decoded ahead of training
+AHEAD, BATCHES_AHEAD = 4 * WORKERS, 2
 #: Images per batch when loading
 BLOCK = 256
 #: Decodes the image with an index to uint8 (C, H, W)
@@ -58,7 +61,8 @@ def content_hash(pixels: np.ndarray) -> int:
 class LazyImages:
     """Images uint8 (N, C, H, W) that are read when indexed by a tensor.
 
-    Slicing reads no images. Grey images are expanded to the channels of the data set.
+    Slicing reads no images. Grey images are expanded to the channels of the data set. For batches
+    of B images, at most max(2 B, 4 WORKERS + B) decoded images are kept in memory.
 
     Args:
         read: returns the image with an index.
@@ -75,7 +79,7 @@ class LazyImages:
         self.read, self.rows, self.shape = read, rows, torch.Size([len(rows), *shape])
         self.hashes = hashes
         self.pool: ThreadPoolExecutor | None = None
-        self.pending: tuple[Tensor, list[Future[Tensor]]] | None = None
+        self.pending: deque[tuple[Tensor, list[Future[Tensor]]]] = deque()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -87,18 +91,31 @@ class LazyImages:
     def __getitem__(self, rows: Tensor | slice) -> Tensor | LazyImages:
         if isinstance(rows, slice):
             return self.select(rows)
-        if self.pending is None or not torch.equal(self.pending[0], rows):
-            self.prefetch(rows)
-        futures, self.pending = self.pending[1], None
+        if not (self.pending and torch.equal(self.pending[0][0], rows)):
+            for _, futures in self.pending:
+                for future in futures:
+                    future.cancel()
+            self.pending.clear()
+            self._submit(rows)
+        _, futures = self.pending.popleft()
         channels = self.shape[1]
         return torch.stack([future.result().expand(channels, -1, -1) for future in futures])
 
-    def prefetch(self, rows: Tensor) -> None:
-        """Start decoding the images with indices ``rows`` in the background."""
+    def prefetch(self, rows_of: Callable[[int], Tensor]) -> None:
+        """Start decoding the next batches in the background.
+
+        Args:
+            rows_of: returns the indices of the images of batch 0, 1, ... after the last one read.
+        """
+        while len(self.pending) < BATCHES_AHEAD or sum(len(x) for x, _ in self.pending) < AHEAD:
+            self._submit(rows_of(len(self.pending)))
+
+    def _submit(self, rows: Tensor) -> None:
+        """Add a batch to the queue of pending batches."""
         if self.pool is None:
             self.pool = ThreadPoolExecutor(WORKERS)
         indices = self.rows[rows].tolist()
-        self.pending = rows, [self.pool.submit(self.read, index) for index in indices]
+        self.pending.append((rows, [self.pool.submit(self.read, index) for index in indices]))
 
     def to(self, device: torch.device) -> LazyImages:
         """Return self, because batches are moved to the device after decoding."""

@@ -106,7 +106,7 @@ class Task(ABC):
         labels = None if self.labels is None else self.labels[chosen]
         levels = copy_to(self.levels[chosen], self.accelerator.device)
         if isinstance(self.levels, LazyImages):  # decoded while the network trains on this batch
-            self.levels.prefetch(self.order(step + 1)[rows])
+            self.levels.prefetch(lambda ahead: self.order(step + 1 + ahead)[rows])
         noise = RowNoise(levels.device, self.config.seed, step, rows, self.total_batch_size)
         return self.draw(levels, labels, noise)
 

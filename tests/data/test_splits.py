@@ -1,6 +1,7 @@
 """Splits by content: copies, added files, shares, and sets that are too small."""
 
 import os
+from concurrent.futures import wait
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from ebm_app.data import lazy
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.data.lazy import LazyImages, content_hash, image_hashes
 from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, split_by_content
+from ebm_app.utils.errors import UserError
 
 PICTURES = np.random.RandomState(0).randint(0, 256, (80, 4, 4)).astype(np.uint8)
 
@@ -95,6 +97,31 @@ def test_lazy_images_are_hashed_while_loading(tmp_path, monkeypatch):
     os.utime(reads[0])
     on_demand = load_images(f"folder:{folder}").train
     assert torch.equal(on_demand[rows], data.train[rows]) and len(reads) > 82 + 2 * 81
+
+
+@pytest.mark.parametrize("size, ahead", [(1, 5), (4, 8), (6, 12)])
+def test_batches_are_decoded_ahead_in_order(monkeypatch, size, ahead):
+    reads, order = [], torch.randperm(80, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(lazy, "WORKERS", 1)
+    monkeypatch.setattr(lazy, "AHEAD", 5)
+
+    def read(index):
+        reads.append(index)
+        if index == order[9]:
+            raise UserError(f"Cannot read '{index}.png'.")
+        return torch.full((1, 2, 2), index)
+
+    images, batches = LazyImages(read, torch.arange(80), (1, 2, 2), order), order.split(size)
+    for step in range(24 // size):
+        if order[9] in batches[step]:
+            assert error_of(images.__getitem__, batches[step]) == f"Cannot read '{order[9]}.png'."
+        else:
+            assert images[batches[step]][:, 0, 0, 0].tolist() == batches[step].tolist()
+        images.prefetch(lambda later, begin=step + 1: batches[begin + later])
+        wait([future for _, futures in images.pending for future in futures])
+        assert reads == order[: (step + 1) * size + ahead].tolist()
+    assert images[batches[0]][:, 0, 0, 0].tolist() == batches[0].tolist()  # not the next batch
+    assert reads[-size:] == batches[0].tolist() and not images.pending
 
 
 def test_many_small_images_are_decoded_once(tmp_path, monkeypatch, capsys):
