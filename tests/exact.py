@@ -54,6 +54,15 @@ class SinePath(GaussianPath):
         return 0.0, 1.0 - eps
 
 
+class SineDiffusion(OneSidedPath):
+    """A path from N(0, I) that is not variance preserving: its noise shrinks faster."""
+
+    alpha = SinePath.alpha
+
+    def variance(self, t):
+        return torch.cos(math.pi * t / 2).pow(3) * (1 - t)
+
+
 class ExactModel(nn.Module):
     """An exact ``TimeScoreModel`` of sum_k w_k N(mean_k, std_k^2 I) on a one-sided path.
 

@@ -114,7 +114,9 @@ def test_module_of_the_user_extends_every_command(ebm, monkeypatch, capsys, tmp_
         assert ebm(*sample, "--import", name) == 2 and "--import" in capsys.readouterr().err
 
 
-def test_missing_package_is_named_with_its_extra():
+def test_failed_imports_of_users_are_explained():
     message = user_message(ModuleNotFoundError("no", name="gradio.components"))
     assert "pip install 'ebm_app[ui]'" in message
     assert user_message(ModuleNotFoundError("no", name="other")) is None
+    error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    assert user_message(error).startswith("Out of memory")

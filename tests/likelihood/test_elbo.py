@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from exact import ExactModel, normal, two_modes, z_score
-from path_cases import SineDiffusion
+from exact import ExactModel, SineDiffusion, normal, two_modes, z_score
 
 from ebm_app import EBM
 from ebm_app.data.images import load_images

@@ -1,4 +1,4 @@
-"""Energy networks: both derivatives in one pass, distillation, and the estimator."""
+"""Energy networks and their base on grey levels: derivatives, distillation, the estimator."""
 
 import dataclasses
 import math
@@ -14,10 +14,11 @@ from ebm_app import EBM
 from ebm_app.config import Calibration, EarlyConfig, LoopConfig
 from ebm_app.data.images import load_images
 from ebm_app.nets.density import TimeScoreDensity
-from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel
+from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel, LevelEnergyModel
+from ebm_app.nets.level_mixture import LevelMixture
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.training.ebm_task import Distillation, EnergyTask, energy_config
-from ebm_app.utils.tensors import expand_like, sum_except_batch
+from ebm_app.utils.tensors import expand_like, standard_normal_log_density, sum_except_batch
 
 EPS = 1e-3
 
@@ -35,31 +36,33 @@ def times(path, num=6):
     return torch.linspace(start, end, num, dtype=F64)
 
 
-@pytest.mark.parametrize("path", [LinearVPPath(), LinearVPPath(c=0.4), VPPath()])
-def test_both_derivatives_match_closed_form(path):
-    model, t = EnergyModel(Bilinear(), path, EPS), times(path)
-    x = normal((6, 2, 3, 3))
+PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_terms_match_closed_form(path):
+    model, t, x = EnergyModel(Bilinear(), path, EPS), times(path), normal((6, 2, 3, 3))
     first, last = path.arc_length(torch.tensor(model.interval, dtype=F64))
-    u = (path.arc_length(t) - first) / (last - first)
-    rate = path.time_score_variance(t).sqrt() / (last - first)
-    u_x = expand_like(u, x)
-    part = 0.3 * x * u_x.square() + x * (0.2 * x + u_x)
-    normal_part = -(x.square() + math.log(2 * math.pi)) / 2
-    expected = (normal_part + GAIN * u_x * part).flatten(1).sum(1)
-    assert torch.allclose(model.terms(x, t).flatten(1).sum(1), expected, rtol=1e-12)
-    by_u = GAIN * (part + u_x * (0.6 * x * u_x + x)).flatten(1).sum(1)
-    assert torch.allclose(model(x, t).components[:, 0], by_u * rate, rtol=1e-8)
-    score = -x + GAIN * u_x * (0.3 * u_x.square() + 0.4 * x + u_x)
-    assert torch.allclose(model(x, t).score, score, rtol=1e-12)
+    u = expand_like((path.arc_length(t) - first) / (last - first), x)
+    part = 0.3 * x * u.square() + x * (0.2 * x + u)
+    expected = -(x.square() + math.log(2 * math.pi)) / 2 + GAIN * u * part
+    assert torch.allclose(model.terms(x, t), expected, rtol=1e-12)
 
 
-def test_scores_can_be_differentiated():
-    """The divergence of a probability flow needs it."""
-    model, t = EnergyModel(Bilinear(), LinearVPPath(), EPS), torch.full((3,), 0.5, dtype=F64)
-    point = normal((3, 4)).requires_grad_()
-    (second,) = torch.autograd.grad(model(point, t).score.sum(), point)
-    u = model.time_input(model.path, model.interval, t)
-    assert torch.allclose(second, (-1 + 0.4 * GAIN * u)[:, None].expand(3, 4), rtol=1e-12)
+@pytest.mark.parametrize("name", [*PATHS, "levels"])
+def test_scores_are_derivatives_of_the_terms(name):
+    """And differentiable themselves, for the divergence of a probability flow."""
+    model = level_model() if name == "levels" else EnergyModel(Bilinear(), PATHS[name], EPS)
+    x, t = normal((6, 2, 3, 3)).requires_grad_(), times(model.path).requires_grad_()
+    score, rate = torch.autograd.grad(model.terms(x, t).sum(), (x, t))
+    output, t = model(x.detach(), t.detach()), t.detach()
+    assert torch.allclose(output.score, score, rtol=1e-9)
+    assert torch.allclose(output.components[:, 0], rate, rtol=1e-9)
+    direction = normal(x.shape, seed=2)
+    (product,) = torch.autograd.grad((model(x, t).score * direction).sum(), x)
+    ends = (model(x.detach() + h * direction, t).score for h in (1e-6, -1e-6))
+    difference = next(ends) - next(ends)
+    assert torch.allclose(product, difference / 2e-6, rtol=1e-5, atol=1e-5)
 
 
 def test_energy_equals_the_integral_of_its_time_derivative():
@@ -136,3 +139,62 @@ def test_student_starts_from_the_late_network_of_its_teacher():
     assert torch.equal(first, theirs.conv_in.weight) and not torch.cat(others).any()
     share = (data.train == 0).double().mean()
     assert student.model.base.log_weights[0, 0].exp() == pytest.approx(share.item(), abs=1e-3)
+
+
+TIMES = torch.tensor([0.0, 0.3, 0.8, 0.99, 0.9999], dtype=F64)
+
+
+def fitted(path, channels=2, num_levels=12):
+    base = LevelMixture(path, channels, num_levels, (1.0, 3.0)).double()
+    levels = torch.arange(num_levels).square() % 7
+    base.fit(torch.stack([levels, num_levels - 1 - levels]).reshape(1, channels, 3, 4))
+    return base
+
+
+@pytest.mark.parametrize("path", [LinearVPPath(), VPPath()])
+def test_base_is_normalised_and_its_derivatives_are_exact(path):
+    base, grid = fitted(path), torch.linspace(-9, 9, 40_001, dtype=F64)
+    for t in TIMES[1:4]:
+        values = base(grid[None, None].expand(1, 2, -1), t[None]).log_density.exp()[0]
+        assert torch.allclose(torch.trapezoid(values, grid), torch.ones(2, dtype=F64), atol=1e-6)
+    x, t = normal((5, 2, 3, 3)).requires_grad_(), TIMES.clone().requires_grad_()
+    output = base(x, t)
+    for value, by_x, by_t in (output[:3], output[3:]):
+        weights = normal(value.shape, seed=1)
+        expected = torch.autograd.grad((value * weights).sum(), (x, t), retain_graph=True)
+        slope = (weights * by_x).unflatten(1, (-1, 2)).sum(1)
+        rate = sum_except_batch(weights * by_t)
+        assert torch.allclose(slope, expected[0], rtol=1e-6, atol=1e-8)
+        assert torch.allclose(rate, expected[1], rtol=1e-6, atol=1e-8)
+    if isinstance(path, LinearVPPath):
+        assert torch.allclose(output.log_density[0], standard_normal_log_density(x[0]))
+
+
+def test_base_recovers_the_levels_and_their_frequencies():
+    base = fitted(LinearVPPath())
+    assert torch.allclose(base.log_weights.exp().sum(1), torch.ones(2, dtype=F64), atol=1e-6)
+    assert base.log_weights[0].argmax() in (1, 2, 4) and base.frequent[0].tolist()[:3] == [0, 1, 2]
+    c = base.waves[:, -1]
+    features = base(c.expand(1, 2, -1) * 0.99999, torch.tensor([0.99999], dtype=F64)).features
+    means = features.unflatten(1, (-1, 2))[0, :, 0]
+    assert torch.allclose(means[4], c, atol=1e-9)  # after two waves of two frequencies
+    assert torch.allclose(means[5:, base.frequent[0]], torch.eye(8, dtype=F64), atol=1e-9)
+
+
+class Mixed(nn.Module):
+    """Network of x and 13 features with outputs f and 9 g, for 2 channels each."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Parameter(normal((20, 28), seed=3) / 5)
+
+    def forward(self, x, t):
+        return torch.einsum("oi,bi...->bo...", self.weights, (x * expand_like(1 + t, x)).sin())
+
+
+def level_model():
+    """Return an energy model with the fitted base."""
+    shape = {"channels": 2, "num_levels": 12, "input_frequencies": (1.0, 3.0)}
+    model = LevelEnergyModel(Mixed(), LinearVPPath(), EPS, **shape).double()
+    model.base.load_state_dict(fitted(model.path).state_dict())
+    return model

@@ -6,26 +6,57 @@ import math
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, normal, z_score
-from path_cases import (
-    assert_close,
-    derivative,
-    draw,
-    every_one_sided_path,
-    every_path,
-    log_normal,
-    times,
-)
+from exact import F64, SineDiffusion, SinePath, normal, uniform, z_score
 from torch.distributions import Normal
 
 from ebm_app.paths import (
     GaussianPath,
     LinearVPPath,
+    OneSidedPath,
     SchrodingerBridgePath,
     VPPath,
     require_one_sided,
 )
-from ebm_app.utils.tensors import expand_like
+from ebm_app.utils.tensors import derivative, expand_like
+
+CASES = {
+    "linear_vp": LinearVPPath(),
+    "linear_vp c=0.3": LinearVPPath(c=0.3),
+    "linear_vp c=5": LinearVPPath(c=5),
+    "vp c=2.5": VPPath(c=2.5),
+    "bridge sigma=0.5": SchrodingerBridgePath(0.5),
+    "bridge c=0.3": SchrodingerBridgePath(c=0.3),
+    "bridge sigma=sqrt2 c=7": SchrodingerBridgePath(math.sqrt(2), c=7),
+    "user": SinePath(c=1.5),
+    "user one-sided": SineDiffusion(c=0.6),
+}
+ONE_SIDED = {name: path for name, path in CASES.items() if isinstance(path, OneSidedPath)}
+every_path = pytest.mark.parametrize("path", CASES.values(), ids=CASES)
+every_one_sided_path = pytest.mark.parametrize("path", ONE_SIDED.values(), ids=ONE_SIDED)
+
+
+def times(num=7):
+    return torch.linspace(0.03, 0.97, num, dtype=F64)
+
+
+def draw(path, shape, t, seed=0):
+    """Draw a sample whose delta is exponential, with second moment c in every dimension."""
+    x0 = normal(shape, seed)
+    delta = -math.sqrt(path.c / 2) * (1 - uniform(shape, seed + 1)).log()
+    if isinstance(path, SchrodingerBridgePath):
+        return path.sample(x0, x0 + delta, t, normal(shape, seed + 2))
+    return path.sample(x0, delta, t, x0)
+
+
+def log_normal(path, sample, t, x):
+    """Return log N(x_i; mean_t(z), v_t) for every dimension."""
+    spread = expand_like(path.variance(t).sqrt(), x)
+    return Normal(path.mean(sample._replace(t=t)), spread).log_prob(x)
+
+
+def assert_close(actual, expected, tol=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=tol, atol=tol)
+
 
 every_shape = pytest.mark.parametrize("shape", [(7, 5), (7, 2, 3, 4)], ids=["D", "CHW"])
 

@@ -1,12 +1,23 @@
-"""Settings classes, and registries that build them by name."""
+"""Settings classes, configurations of models, and registries that build them by name."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from conftest import error_of
+from conftest import GREY, error_of
 from pydantic import ValidationError
 
-from ebm_app.utils.fields import Positive, PositiveInt, configuration, from_dict, from_strings
+from ebm_app.config import Calibration, EBMConfig
+from ebm_app.folders import upgrade
+from ebm_app.utils.fields import (
+    Positive,
+    PositiveInt,
+    configuration,
+    from_dict,
+    from_strings,
+    to_dict,
+)
 from ebm_app.utils.registry import make
 
 
@@ -33,16 +44,33 @@ def test_invalid_settings_are_one_line(settings):
     assert name in error_of(from_strings, Hike, {name: str(settings[name])})
 
 
-def test_numbers_of_numpy_and_torch_become_python():
+def test_make_builds_by_name_and_keeps_instances():
     made = make(KINDS, Walk, "walk", "hike", {"num_steps": np.int64(4), "pace": torch.tensor(0.5)})
     assert made == Hike(4, 0.5) and type(made.num_steps) is int and type(made.pace) is float
     assert from_strings(Hike, {"num_steps": "4", "pace": "0.5"}) == made
-
-
-def test_make_returns_instances_of_the_base():
-    own = Hike(2)
-    assert make(KINDS, Walk, "walk", own, {}) is own
+    assert make(KINDS, Walk, "walk", made, {}) is made
     assert make(KINDS, Walk, "walk", "hike", {"num_steps": None}) == Hike()
     for wrong in (3, Hike, None):
         assert "walk" in error_of(make, KINDS, Walk, "walk", wrong, {})
     assert "hike" in error_of(make, KINDS, Walk, "walk", "run", {})
+
+
+WRONG = [
+    ({"net": {"width": 3}}, "example: unknown key net.width"),
+    ({"num_levels": True}, "num_levels must be a valid integer"),
+    ({"image_shape": [1, "8", 8]}, "image_shape.1 must be a valid integer, got '8'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_keys_and_types_are_strict(change, message):
+    assert message in error_of(from_dict, EBMConfig, {**to_dict(GREY), **change}, "example")
+
+
+def test_older_files_are_upgraded():
+    older = {**to_dict(GREY), "palette": [], "space_arguments": {}, "time_input": "clock"}
+    older["path"] = {**older["path"], "arguments": {}}
+    older["residual"] = {"mean": 0.5, "stderr": 0.1, "spread": 1.0}
+    del older["calibration"]
+    expected = replace(GREY, calibration=Calibration(0.5, 0.1, 1.0))
+    assert from_dict(EBMConfig, upgrade(older), "older") == expected

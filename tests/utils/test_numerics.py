@@ -1,6 +1,7 @@
-"""Quadrature: polynomial exactness, error estimates, and an adaptive solver that always ends."""
+"""Quadrature, the small training loop, and what is safe in threads."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ from exact import F64
 
 from ebm_app.utils import quadrature
 from ebm_app.utils.errors import NumericalError
+from ebm_app.utils.fitting import fit, select_average
 from ebm_app.utils.quadrature import gauss_legendre, integrate
+from ebm_app.utils.random import initial_weights
+from ebm_app.utils.tensors import derivative, expand_like
 
 
 def monomial(degree):
@@ -74,3 +78,66 @@ def test_solver_fails_with_an_error_and_ends(name, monkeypatch):
     rate, message = FAILURES[name]
     with pytest.raises(NumericalError, match=message):
         integrate(rate, 0.0, 1.0, SCALES)
+
+
+def test_factor_scales_the_steps_of_adam():
+    """The first step of Adam is the learning rate, whatever the gradient."""
+    weight = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    steps = fit([weight], lambda step: 7 * weight.sum(), 2, 0.1, factor=lambda n: 0.5 / (1 + n))
+    assert next(steps) == 1 and weight.item() == pytest.approx(-0.05)
+    assert next(steps) == 2 and weight.item() == pytest.approx(-0.075)
+
+
+def test_loss_that_is_not_finite_raises():
+    weight = torch.ones(1, requires_grad=True)
+    with pytest.raises(NumericalError, match="step 3 is nan"):
+        list(fit([weight], lambda step: (weight * (step < 2) / (step < 2)).sum(), 5, 0.1))
+
+
+def test_best_average_has_the_smallest_validation_loss():
+    module = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(module.weight)
+    steps, seen = [], []
+
+    def train(num_steps):
+        for step in range(1, num_steps + 1):
+            steps.append(step)
+            module.weight.data += 1
+            yield step
+
+    def validate(average):
+        seen.append(average.weight.item())
+        return abs(seen[-1] - 2)
+
+    best, last = select_average(module, train(100), 100, validate, 0.0, 2, patience=6)
+    # without decay, the average is the current weight
+    assert seen == [0, 2, 4, 6, 8] and steps[-1] == 8
+    assert best.weight.item() == 2 and last.weight.item() == 8
+    best, last = select_average(module, train(1), 1, validate, 0.5, 2)
+    # the last step is validated too; the decay of step 1 is 1/11
+    assert best.weight.item() == 8 and last.weight.item() == pytest.approx(8 + 10 / 11)
+
+
+def test_coefficients_with_two_dimensions_are_refused():
+    with pytest.raises(ValueError, match=r"\(4, 1\)"):
+        expand_like(torch.ones(4, 1), torch.ones(4, 3))
+
+
+def test_derivatives_and_initial_weights_are_thread_safe():
+    t, seeds = torch.linspace(0.1, 0.9, 50, dtype=F64), [0, 1] * 200
+
+    def derivatives(_):
+        return derivative(lambda time: time.square().sin(), t)
+
+    def weights(seed):
+        with initial_weights(seed):
+            return torch.nn.Linear(8, 8).weight.detach()
+
+    before = torch.get_rng_state()
+    alone = [weights(0), weights(1)]
+    with ThreadPoolExecutor(4) as pool:
+        values, drawn = list(pool.map(derivatives, seeds)), list(pool.map(weights, seeds))
+    for seed, value, weight in zip(seeds, values, drawn, strict=True):
+        torch.testing.assert_close(value, 2 * t * t.square().cos(), rtol=1e-14, atol=1e-14)
+        assert torch.equal(weight, alone[seed])
+    assert not torch.equal(*alone) and torch.equal(torch.get_rng_state(), before)
