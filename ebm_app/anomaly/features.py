@@ -170,7 +170,7 @@ def to_model_levels(ebm: EBM, images: Any) -> Tensor:
     """
     config = check_argument(EBM, "model", ebm).config
     if isinstance(images, str | os.PathLike):
-        images, *_ = find_images(Path(images))
+        images = [Path(images, name) for name in find_images(Path(images))[0]]
     if isinstance(images, list | tuple) and isinstance(next(iter(images), None), PICTURES):
         pictures = ((x if isinstance(x, Image.Image) else read_image(Path(x))) for x in images)
         levels = (convert_image(x, f"image {n}", config) for n, x in enumerate(pictures))

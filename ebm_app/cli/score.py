@@ -118,9 +118,9 @@ def list_images(folder: Path) -> list[Path]:
     links to folders."""
     from ebm_app.data.folder import EXTENSIONS, find_images  # slow to import
 
-    files, skipped, notes = find_images(folder)
+    names, skipped, notes = find_images(folder)
     others = ", ".join(f"{num} {kind}" for kind, num in skipped.items())
-    if not files:
+    if not names:
         kinds = ", ".join(suffix[1:] for suffix in EXTENSIONS)
         raise UserError(
             f"'{folder}' has no image files, only: {others or 'nothing'}. Use {kinds} files."
@@ -129,7 +129,7 @@ def list_images(folder: Path) -> list[Path]:
         print(f"Skipped files: {others}.", file=sys.stderr)
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
-    return files
+    return [folder / name for name in names]
 
 
 def name_of(file: Path, folder: Path) -> str:

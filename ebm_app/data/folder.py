@@ -53,30 +53,30 @@ def read_folder(
     folder = Path(path).expanduser()
     if not os.path.isdir(folder):
         raise UserError(f"Folder '{folder}' does not exist. Check the path after 'folder:'.")
-    files, skipped, notes = find_images(folder)
-    bad = unreadable(files) if skip_bad else set()
-    files = [file for file in files if file not in bad]
-    if len(files) < MIN_IMAGES:
+    names, skipped, notes = find_images(folder)
+    bad = unreadable(folder, names) if skip_bad else set()
+    names = [name for name in names if name not in bad]
+    if len(names) < MIN_IMAGES:
         raise UserError(
-            f"Expected at least {MIN_IMAGES} images in '{folder}', found {len(files)}. Add images "
+            f"Expected at least {MIN_IMAGES} images in '{folder}', found {len(names)}. Add images "
             f"({', '.join(e[1:] for e in EXTENSIONS)}) or check the path."
         )
-    names = [file.relative_to(folder) for file in files]
-    parents = [name.parts[:-1] for name in names]
+    parents = [name.split("/")[:-1] for name in names]
     splits = splits_of(names)
     if splits:
         parents = [parent[1:] for parent in parents]
     depths = {len(parent): name for parent, name in zip(parents, names, strict=True)}
 
     def read(index: int) -> Tensor:
-        return to_pixels(read_image(files[index]), str(files[index]))
+        file = folder / names[index]
+        return to_pixels(read_image(file), str(file))
 
-    key = None if conversion is None else key_of(files, conversion)
-    images = load_all(read, len(files), lambda index: str(files[index]), key)
+    key = None if conversion is None else key_of(folder, names, conversion)
+    images = load_all(read, len(names), lambda index: str(folder / names[index]), key)
     report: dict[str, Any] = {
-        "files": len(files),
+        "files": len(names),
         "skipped": skipped,
-        "bad": sorted(str(file.relative_to(folder)) for file in bad),
+        "bad": sorted(bad),
         "notes": notes,
     }
     labels, class_names = None, tuple(sorted({"/".join(parent) for parent in parents}))
@@ -89,7 +89,7 @@ def read_folder(
     elif set(depths) == {1} and len(class_names) > 1:
         label_of = {name: label for label, name in enumerate(class_names)}
         labels = torch.tensor([label_of[parent[0]] for parent in parents])
-    data = Labelled(images, labels, [name.as_posix() for name in names], class_names)
+    data = Labelled(images, labels, names, class_names)
     if not splits:
         return {"train": data}, report
     rows: dict[str, list[int]] = {}
@@ -98,46 +98,49 @@ def read_folder(
     return {split: select(data, torch.tensor(own)) for split, own in rows.items()}, report
 
 
-def find_images(folder: Path) -> tuple[list[Path], dict[str, int], list[str]]:
-    """Return the image files below a folder, sorted by relative path, the number of skipped files
-    by suffix, and notes about links to folders."""
+def find_images(folder: Path) -> tuple[list[str], dict[str, int], list[str]]:
+    """Return the sorted paths of the image files below a folder, relative to it, the number of
+    skipped files by suffix, and notes about links to folders."""
 
     def fail(error: OSError) -> NoReturn:
         raise UserError(f"Cannot list the folder '{error.filename}': {error.strerror}.")
 
-    files, skipped, notes = [], Counter(), []
+    # strings, because operations on paths take most of the time for many files
+    files, skipped, notes, parents = [], Counter(), [], set()
     for root, folders, names in os.walk(folder, onerror=fail):
-        for name in [*folders, *names]:
-            path = Path(root, name)
-            suffix = path.suffix.lower() or "without suffix"
-            if name.startswith(".") or name in SYSTEM:
-                skipped["hidden"] += 1
-            elif name in folders and path.is_symlink():
-                notes.append(
-                    f"The link '{path.relative_to(folder)}' to a folder is not followed. Copy the "
-                    "folder to include its images."
-                )
-            elif name in folders:
+        parts = Path(root).relative_to(folder).parts
+        prefix = "".join(f"{part}/" for part in parts)
+        hidden = {name for name in [*folders, *names] if name[0] == "." or name in SYSTEM}
+        skipped["hidden"] += len(hidden)
+        folders[:] = [name for name in folders if name not in hidden]
+        notes += [
+            f"The link '{prefix}{name}' to a folder is not followed. Copy the folder to include "
+            "its images."
+            for name in folders
+            if os.path.islink(os.path.join(root, name))
+        ]
+        for name in names:
+            suffix = os.path.splitext(name)[1].lower()
+            if name in hidden:
                 continue
-            elif suffix in EXTENSIONS:
-                files.append(path)
+            if suffix in EXTENSIONS:
+                files.append(prefix + name)
+                parents.update(map(str.lower, parts))
             else:
-                skipped[suffix] += 1
-        folders[:] = [name for name in folders if name[0] != "." and name not in SYSTEM]
-    files.sort(key=lambda path: path.relative_to(folder).as_posix())
-    parents = {part.lower() for file in files for part in file.relative_to(folder).parts[:-1]}
+                skipped[suffix or "without suffix"] += 1
+    files.sort()
     if parents & IMAGES and parents & MASKS:
         raise UserError(
             f"'{folder}' has images next to a folder {min(parents & MASKS)}. Move that folder, or "
             "use the path of the folder of images."
         )
-    return files, dict(sorted(skipped.items())), notes
+    return files, dict(sorted((+skipped).items())), notes
 
 
-def splits_of(names: list[Path]) -> list[str] | None:
+def splits_of(names: list[str]) -> list[str] | None:
     """Return the split of each image, given its path in the folder, or None if there are fewer
     than two splits."""
-    tops = {name.parts[0]: name for name in names}
+    tops = {name.split("/")[0]: name for name in names}
     folders: dict[str, list[str]] = {}
     for top in sorted(tops):
         if split := SPLIT_NAMES.get(top.lower()):
@@ -154,19 +157,19 @@ def splits_of(names: list[Path]) -> list[str] | None:
         raise UserError(
             f"The image '{tops[top]}' is outside {'/, '.join(splits)}/. Move it into a split."
         )
-    return [splits[name.parts[0]] for name in names]
+    return [splits[name.split("/")[0]] for name in names]
 
 
-def unreadable(files: list[Path]) -> set[Path]:
-    """Return the files that are not readable images."""
+def unreadable(folder: Path, names: list[str]) -> set[str]:
+    """Return the files in a folder that are not readable images."""
 
-    def is_bad(file: Path) -> bool:
+    def is_bad(name: str) -> bool:
         try:
-            read_image(file)
+            read_image(folder / name)
         except UserError:
             return True
         return False
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        is_each_bad = pool.map(is_bad, files)
-        return {file for file, bad in zip(files, is_each_bad, strict=True) if bad}
+        is_each_bad = pool.map(is_bad, names)
+        return {name for name, bad in zip(names, is_each_bad, strict=True) if bad}

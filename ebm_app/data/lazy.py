@@ -132,12 +132,12 @@ def image_hashes(images: Images) -> Tensor:
     return torch.tensor([content_hash(image) for image in images.cpu().numpy()], dtype=torch.int64)
 
 
-def key_of(files: Iterable[Path], conversion: str) -> str:
+def key_of(folder: Path, names: Iterable[str], conversion: str) -> str:
     """Return a digest of a conversion and the paths, sizes and modification times of files."""
-    digest = hashlib.sha256(conversion.encode())
-    for file in files:
-        status = file.stat()
-        digest.update(f"{file.absolute()} {status.st_size} {status.st_mtime_ns}\n".encode())
+    digest, root = hashlib.sha256(conversion.encode()), folder.absolute()
+    for name in names:
+        status = os.stat(file := f"{root}/{name}")
+        digest.update(os.fsencode(f"{file} {status.st_size} {status.st_mtime_ns}\n"))
     return digest.hexdigest()[:32]
 
 
