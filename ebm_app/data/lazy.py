@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,8 @@ IMAGES_FILE, HASHES_FILE = "images.npy", "hashes.npy"
 WORKERS = min(16, os.cpu_count() or 1)
 #: Min number of images, and of batches, that are decoded ahead of training
 AHEAD, BATCHES_AHEAD = 4 * WORKERS, 2
-#: Images per batch when loading
-BLOCK = 256
+#: Images per batch when loading, and per call of a thread
+BLOCK, PART = 256, 16
 #: Decodes the image with an index to uint8 (C, H, W)
 Read = Callable[[int], Tensor]
 
@@ -211,7 +212,9 @@ def _decode(
     with ThreadPoolExecutor(WORKERS) as pool:
         for begin in range(0, num, BLOCK):
             block = range(begin, min(begin + BLOCK, num))
-            for index, pixels in zip(block, pool.map(read, block), strict=True):
+            parts = [block[first : first + PART] for first in range(0, len(block), PART)]
+            decoded = chain.from_iterable(pool.map(lambda rows: [*map(read, rows)], parts))
+            for index, pixels in zip(block, decoded, strict=True):
                 if index and pixels.shape[1:] != shape[1:]:
                     (height, width), (own_height, own_width) = shape[1:], pixels.shape[1:]
                     raise UserError(
