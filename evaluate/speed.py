@@ -1,7 +1,168 @@
-"""Measure the cost of training steps."""
+"""Measure the time of a training step, by objective or by part.
 
-from ebm_app.cli.command_line import run_script
-from studies.speed import main
+python evaluate/speed.py digits
+python evaluate/speed.py cifar10 --table parts --batch_size 32
+
+The table "objectives" compares each objective with time score matching (TSM), the baseline of the
+paper, on the network of a model. The table "parts" lists the parts of a step of the default recipe
+for images of the model's size, relative to the forward and backward pass of the network.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse, run_script
+from ebm_app.config import TrainingConfig
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.training.ebm_task import EBMTask
+from ebm_app.training.settings import resolve
+from ebm_app.training.trainer import Trainer
+from ebm_app.utils.fields import BatchSize, Draws, configuration, setting
+from ebm_app.utils.output import Output, to_markdown
+from ebm_app.utils.processes import make_accelerator, resolve_device
+
+#: Objectives that are compared on one network without a Stein head
+OBJECTIVES = ("ctsm_v", "ctsm", "tsm")
+Action = Callable[[], object]
+
+
+@configuration(kw_only=True)
+class Arguments(CommonFlags, ModelFlag):
+    """Command-line arguments."""
+
+    table: Literal["objectives", "parts"] = setting(
+        "objectives, or parts of a step of the default recipe", "objectives"
+    )
+    batch_size: BatchSize = setting("images per batch", 64)
+    rounds: Draws = setting("steps of each objective", 10)
+    output_dir: Path = setting("folder for the record", Path("runs/speed"))
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Time whole training steps or their parts; return the table."""
+    args = parse(Arguments, __doc__, argv)
+    ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
+    output = Output(args.output_dir / "speed.json", args)
+    measure = time_objectives if args.table == "objectives" else time_parts
+    figures = {"table": measure(ebm, args.batch_size, args.rounds)}
+    print(to_markdown(figures["table"]))
+    output.save(figures)
+    return figures
+
+
+def time_objectives(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
+    """Time whole steps of each objective (draw, loss, backward, update, average)."""
+    device = ebm.device.type
+    steps = {name: make_trainer(ebm, size, name).train_step for name in OBJECTIVES}
+    steps["ctsm_m and Stein head"] = make_trainer(ebm, size, "ctsm_m", True).train_step
+    in_float32 = make_trainer(ebm, size, "ctsm_v").train_step
+    steps["ctsm_v in bfloat16"] = torch.autocast(device, torch.bfloat16)(in_float32)
+    seconds = time_in_turns(steps, device, rounds)
+    return [
+        {"step": name, "ms": 1e3 * s, "of tsm": s / seconds["tsm"], "images/s": size / s}
+        for name, s in seconds.items()
+    ]
+
+
+def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
+    """Time a step of the default recipe and its parts. Parts of the forward pass include their
+    backward pass."""
+    device, shape = ebm.device.type, ebm.config.image_shape
+    data = random_images(size, shape, ebm.config.num_levels)
+    config, training = resolve(data, {"train_batch_size": size, "max_train_steps": 1000})
+    accelerator = make_accelerator(training.mixed_precision, device)
+    task = EBMTask(accelerator, config, training, data)
+    trainer = Trainer(task, training)
+    model, weights = task.model.model, trainer.parameters
+    columns = u0, u1, t, *_ = task.batch(0, torch.arange(size))
+    x = model.path.sample(u0, u1, t).xt
+    features, time_input = model.features(x, t), model.time_input(model.path, model.interval, t)
+
+    def moments() -> Tensor:
+        output = model(x, t)
+        return output.score.square() + output.variance.log()
+
+    stages = {
+        "network": lambda: model.net(features, time_input.to(x.dtype)),
+        "features": lambda: model.outputs(x, t, None),
+        "prediction": moments,
+        "loss": lambda: task.loss_module(*columns),
+    }
+
+    def passes(stage: Callable[[], Tensor]) -> None:
+        with accelerator.autocast():
+            output = stage()
+        accelerator.backward(output.float().mean())
+
+    def update() -> None:
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        trainer.optimizer.step()
+
+    actions = {name: partial(passes, stage) for name, stage in stages.items()} | {
+        "data and noise": lambda: task.batch(0, torch.arange(size)),
+        "clipping": lambda: accelerator.clip_grad_norm_(weights, 1e9),
+        "optimizer": update,
+        "average": lambda: trainer.ema.step(weights),
+        "step": trainer.train_step,
+    }
+    seconds = time_in_turns(actions, device, rounds)
+    network, before, table = seconds["network"], 0.0, []
+    for name, value in seconds.items():
+        own = value - before
+        before = value if name in stages and name != "loss" else 0.0
+        table.append({"part": name, "ms": 1e3 * own, "of the network": own / network})
+    return table
+
+
+def random_images(batch_size: int, shape: Sequence[int], num_levels: int) -> ImageData:
+    """Return random images, since the time of a step does not depend on the images."""
+    pixels = torch.randint(num_levels, (2 * batch_size, *shape), dtype=torch.uint8)
+    return ImageData("random", num_levels, pixels, pixels[:2], pixels[:2])
+
+
+def make_trainer(ebm: EBM, batch_size: int, objective: str, stein_head: bool = False) -> Trainer:
+    """Return a trainer of the model's network on random images."""
+    prediction = "moments" if stein_head else "normalised"
+    head = {"stein_head": stein_head, "prediction": prediction}
+    config = replace(ebm.config, **head, condition_dim=0, num_classes=0, class_names=())
+    training = TrainingConfig(
+        max_train_steps=1000,
+        train_batch_size=batch_size,
+        objective=objective,
+        stein_factor=float(stein_head),
+    )
+    data = random_images(batch_size, config.image_shape, config.num_levels)
+    task = EBMTask(make_accelerator(device=ebm.device.type), config, training, data)
+    task.model.space.load_state_dict(ebm.space.state_dict())
+    return Trainer(task, training)
+
+
+def time_in_turns(actions: Mapping[str, Action], device: str, rounds: int) -> dict[str, float]:
+    """Return the tenth percentile of the seconds of each action (core seconds on a CPU).
+
+    The actions alternate, after one round of warm-up, because the speed of a machine varies over
+    time.
+    """
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(rounds + 1):
+        for name, action in actions.items():
+            begin = clock()
+            action()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            times[name].append(clock() - begin)
+    return {name: sorted(values[1:])[rounds // 10] for name, values in times.items()}
+
 
 if __name__ == "__main__":
     raise SystemExit(run_script(main))

@@ -38,7 +38,7 @@ UNITS = {path.stem for path in (ROOT / PACKAGE).iterdir()} - {"__init__"}
 def unit_of(parts):
     if parts[0] == PACKAGE:
         return parts[1] if len(parts) > 1 and parts[1] in UNITS else PACKAGE
-    return "evaluate" if parts[0] == "studies" else parts[0]
+    return parts[0]
 
 
 def units_imported(path):

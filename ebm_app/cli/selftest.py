@@ -9,41 +9,34 @@ selftest.png shows the mean time score against the arc length of the path.
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.selftest import run_checks
-from ebm_app.likelihood import ProbabilityFlowDensity
 from ebm_app.utils import SELF_TEST_FILE
-from ebm_app.utils.fields import Steps, configuration, setting
+from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output, to_markdown
-
-NumTimes = Annotated[int, Ge(2), Le(10_000)]
 
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
-    num_times: NumTimes = setting("number of times at which the mean time score is estimated", 32)
-    pf_ode_steps: Steps = setting("steps of the probability flow ODE", 20)
     output_dir: Path = setting("folder for the record and the plot", Path("runs/selftest"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run all checks; return their values and whether they passed."""
     args = parse(Arguments, __doc__, argv)
-    flow = ProbabilityFlowDensity(num_steps=args.pf_ode_steps, seed=args.seed)
     _, ebm = open_model(args)
     _, levels, _ = held_out(args, ebm)
     output = Output(args.output_dir / SELF_TEST_FILE, args)
     from ebm_app.evaluation.plots import balance_figure  # matplotlib takes a second to import
 
     wrap = partial(tqdm, desc="self-test")
-    balance, checks = run_checks(ebm, levels, args.num_times, flow, args.seed, wrap)
+    balance, checks = run_checks(ebm, levels, args.seed, wrap)
     figures = {
         "passed": all(check.passed for check in checks),
         "checks": [check._asdict() for check in checks],

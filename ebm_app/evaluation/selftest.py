@@ -30,6 +30,8 @@ from ebm_app.utils.tensors import standard_error, sum_except_batch
 #: Allowances in bits per dim: for the mean time score integrated over the path, for the predicted
 #: noise, and for the difference between the default estimator and the probability flow
 BALANCE, PREDICTED_NOISE, FLOW_DIFFERENCE = 0.1, 0.02, 0.05
+#: Times at which the mean time score is estimated
+NUM_TIMES = 32
 #: Quadrature nodes of the predicted noise
 NOISE_NODES = 32
 #: Images per batch of the density estimators
@@ -73,20 +75,13 @@ class Balance(NamedTuple):
 
 
 def run_checks(
-    ebm: EBM,
-    levels: Tensor,
-    num_times: int,
-    flow: ProbabilityFlowDensity,
-    seed: int,
-    wrap: Wrap = iter,
+    ebm: EBM, levels: Tensor, seed: int, wrap: Wrap = iter
 ) -> tuple[Balance, list[Check]]:
     """Return the mean time score and the results of all checks.
 
     Args:
         levels: held-out grey levels (B, C, H, W), B >= 2.
-        num_times: number of times at which the mean time score is estimated.
-        flow: density of the probability flow, to compare the default estimator with.
-        seed: seed of all other noise.
+        seed: seed of all noise.
         wrap: wraps the times, and then the batches, for a progress bar.
     """
     density = require(ebm.density, TimeScore, "the self-test")
@@ -94,7 +89,7 @@ def run_checks(
     noise = dequantisation_noise(1, levels, seed)[0].to(ebm.device)
     levels = levels.to(ebm.device)
     x1 = ebm.dequantiser.training_points(levels, ebm.cells, noise)
-    balance = mean_time_score(density, x1, num_times, generator, wrap)
+    balance = mean_time_score(density, x1, NUM_TIMES, generator, wrap)
     ends = torch.tensor([density.start, density.end], dtype=torch.float64)
     start, end = density.path.arc_length(ends).tolist()
     # error of log Z in bits; per image, because all times share the same images
@@ -104,7 +99,8 @@ def run_checks(
         note = "excess of the path integral over the bound; positive if the noise is too large"
         excess = noise_excess(density, x1, NOISE_NODES, generator)
         checks.append(judge("predicted noise", excess, PREDICTED_NOISE, note))
-    default, gaps = ESTIMATORS[ebm.default_estimator](), []
+    default, flow = ESTIMATORS[ebm.default_estimator](), ProbabilityFlowDensity(seed=seed)
+    gaps = []
     for batch in wrap(ebm.dequantise(levels, noise).y.split(BATCH_SIZE)):
         values = [estimator(density, batch, density.end).value for estimator in (default, flow)]
         gaps.append(to_bits_per_dim((values[0] - values[1]).cpu(), batch[0].numel()))

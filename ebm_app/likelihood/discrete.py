@@ -1,7 +1,7 @@
 """Variational bound of a diffusion model for the discrete steps of its scheduler."""
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,15 +27,14 @@ class DiscreteBound(Estimator):
 
     where x is the centre of the level's cell, s the step before t, and z_t = alpha_t x + sigma_t
     e. p(z_s | z_t) is normal with the mean of q(z_s | z_t, x(z_t)), where x(z_t) is the network's
-    prediction of x. Its variance is 1/r times that of q: r = 1 for "small"; for "large",
-    r = sigma_s^2 / sigma_t^2, which makes it the variance of q(z_t | z_s). With the log
-    signal-to-noise ratio l = log alpha^2 / sigma^2, the KL per dimension is
+    prediction of x. Its variance is that of q(z_t | z_s), 1/r = sigma_t^2 / sigma_s^2 times that
+    of q(z_s | z_t, x). With the log signal-to-noise ratio l = log alpha^2 / sigma^2, the KL per
+    dimension is
 
         KL = 1/2 (r - 1 - log r) + r/2 (exp(l_s - l_t) - 1) (e - e(z_t))^2.
 
-    "large" is tighter where the noise is smaller than the spread of grey levels, and stays useful
-    with few steps. "small" is tighter where the noisy image determines the clean one. Its terms
-    grow with exp(l_s - l_t), so it needs all steps. The scheduler's variance_type is ignored.
+    This "large" variance keeps the bound useful with few steps. The scheduler's variance_type is
+    ignored.
 
     The bound holds for any network and any subsequence of the steps, without quadrature error.
     The decoder is that of ``ebm_app.likelihood.dequantisation.Decoder``. Only e is random, with
@@ -46,7 +45,6 @@ class DiscreteBound(Estimator):
     Args:
         num_steps: number of steps, evenly spaced over those of the scheduler; by default all,
             including that of the decoder. Fewer steps give more bits.
-        variance: "small" or "large".
         seed: seed of e; the noise of an image does not depend on its batch.
 
     ``error`` is the standard error over e, from the differences of (e - e(z_t))^2 at neighbouring
@@ -59,7 +57,6 @@ class DiscreteBound(Estimator):
     """
 
     num_steps: Steps | None = None
-    variance: Literal["small", "large"] = "large"
     seed: Seed = 0
 
     needs: ClassVar[type] = NoiseModel
@@ -94,7 +91,7 @@ class DiscreteBound(Estimator):
             square = (e - predicted).double().square()
             control = (a**2 * e - a * math.sqrt(v) * x).double().square()
             excess = control - a**4 - (a**2 * v) * x.double().square()
-            ratio = variance[t + 1] / v if self.variance == "large" else 1.0
+            ratio = variance[t + 1] / v
             gain = ratio * math.expm1(rise) / 2
             estimate = square - expand_like(share, square) * excess
             share = mean_except_batch(square).clamp(max=1)

@@ -26,9 +26,8 @@ from ebm_app.utils.registry import settings_of_each
 
 #: Texts that a user may type in place of a number
 TEXTS = ["-1", "0", "1", "1.5", "nan", "-inf", "1e400", "1e308", "x", "", "9" * 5000, "2147483648"]
-STUDIES = [path.stem for path in sorted((ROOT / "evaluate" / "studies").glob("*.py"))]
 MODULES = [f"ebm_app.cli.{name}" for name in COMMANDS.values()]
-MODULES += [f"studies.{name}" for name in STUDIES]
+MODULES += [path.stem for path in ROOT.glob("evaluate/*.py") if "Arguments" in path.read_text()]
 #: Settings classes, by name
 KINDS = {kind.__name__: kind for kind in (SAMPLERS | ESTIMATORS | DEQUANTISERS).values()}
 KINDS |= {name: import_module(name).Arguments for name in MODULES}

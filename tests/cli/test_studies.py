@@ -11,11 +11,11 @@ import torch
 from conftest import call, figures_of
 from exact import generator
 
+from autoregressive import PixelCNN
 from ebm_app.cli import toy
 from ebm_app.data.images import load_images
 from ebm_app.ratios.information import EXAMPLES, draw_example
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, EvaluationPoints, train
-from studies.autoregressive import PixelCNN
 
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2 --quick --device cpu".split()
 

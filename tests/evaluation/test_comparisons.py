@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from conftest import GREY, figures_of
 
+import speed
 from ebm_app.ebm import EBM
 from ebm_app.utils.files import read_json
-from studies import speed
 
 
 def test_objectives_are_timed_on_the_same_network(folder, tmp_path):

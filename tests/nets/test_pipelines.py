@@ -127,8 +127,6 @@ def test_discrete_bound_approaches_the_entropy():
     every = ebm.likelihood(levels[:2], "discrete", num_steps=1000)
     torch.testing.assert_close(every.bits_per_dim, (excess[None] + ideal)[:2])
     assert "at most 1000" in error_of(ebm.likelihood, levels[:2], "discrete", num_steps=1001)
-    small = ebm.likelihood(levels, "discrete", variance="small").bits_per_dim - ideal
-    assert small.mean() > mean[None] + 0.4
     part = ebm.likelihood(levels[3:5], "discrete", num_steps=50)
     torch.testing.assert_close(part.bits_per_dim, (excess[50] + ideal)[3:5])  # any batch
     bound = ebm.likelihood(levels, num_draws=16).bits_per_dim
