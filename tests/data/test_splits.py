@@ -75,30 +75,6 @@ def test_a_tenth_is_held_out_with_its_copies(num, held_out, copies):
     assert not {*found} & {*rest} and held_out <= len({*found}) <= copies * held_out
 
 
-def test_lazy_images_are_hashed_while_loading(tmp_path, monkeypatch):
-    reads = []
-    monkeypatch.setattr("ebm_app.data.folder.read_image", lambda f: reads.append(f) or open_(f))
-    open_ = Image.open
-    monkeypatch.setattr(lazy, "MEMORY", 0)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = fill(tmp_path / "images")
-    data = load_images(f"folder:{folder}")
-    hashes = image_hashes(data.train)
-    assert isinstance(data.train, LazyImages) and len(reads) == 81  # the first one twice
-    rows = torch.arange(len(data.train))
-    assert hashes.tolist() == [content_hash(x.numpy()) for x in data.train[rows]]
-    assert torch.equal(data.train[:5].hashes, hashes[:5])
-    again = load_images(f"folder:{folder}").train  # from the decoded copy
-    assert len(reads) == 82 and torch.equal(again[rows], data.train[rows])
-    os.utime(reads[0])  # a changed file is another data set
-    load_images(f"folder:{folder}")
-    assert len(reads) == 82 + 81
-    monkeypatch.setattr(lazy, "DISK_SHARE", 0.0)
-    os.utime(reads[0])
-    on_demand = load_images(f"folder:{folder}").train
-    assert torch.equal(on_demand[rows], data.train[rows]) and len(reads) > 82 + 2 * 81
-
-
 @pytest.mark.parametrize("size, ahead", [(1, 5), (4, 8), (6, 12)])
 def test_batches_are_decoded_ahead_in_order(monkeypatch, size, ahead):
     reads, order = [], torch.randperm(80, generator=torch.Generator().manual_seed(0))
@@ -124,19 +100,26 @@ def test_batches_are_decoded_ahead_in_order(monkeypatch, size, ahead):
     assert reads[-size:] == batches[0].tolist() and not images.pending
 
 
-def test_many_small_images_are_decoded_once(tmp_path, monkeypatch, capsys):
-    reads = []
+@pytest.mark.parametrize(("limit", "value"), [("MEMORY", 0), ("FEW", 79)])
+def test_large_folders_are_decoded_once(tmp_path, monkeypatch, capsys, limit, value):
+    """Into a cache, unless it cannot be written or would fill the disk."""
+    reads, open_ = [], Image.open
     monkeypatch.setattr("ebm_app.data.folder.read_image", lambda f: reads.append(f) or open_(f))
-    open_ = Image.open
-    folder = fill(tmp_path / "images")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "none.txt"))
-    (folder / "none.txt").touch()
+    folder, cache, file = fill(tmp_path / "images"), tmp_path / "cache", tmp_path / "file"
+    file.touch()
     expected = load_images(f"folder:{folder}").train
-    monkeypatch.setattr(lazy, "FEW", 79)
-    assert torch.equal(load_images(f"folder:{folder}").train, expected)
-    assert "cannot cache images" in capsys.readouterr().err and len(reads) == 80 + 81
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for share, num in ((0.0, 80), (0.5, 80), (0.5, 0)):
+    rows, hashes = torch.arange(len(expected)), [content_hash(x.numpy()) for x in expected]
+    monkeypatch.setattr(lazy, limit, value)
+    is_lazy = limit == "MEMORY"  # the first image is read for its size
+    for place, share, num in ((file, 1, 80), (cache, 0, 80), (cache, 1, 80), (cache, 1, 0)):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place))
         monkeypatch.setattr(lazy, "DISK_SHARE", share)
         reads.clear()
-        assert torch.equal(load_images(f"folder:{folder}").train, expected) and len(reads) == num
+        found = load_images(f"folder:{folder}").train
+        assert isinstance(found, LazyImages) == is_lazy and len(reads) == num + is_lazy
+        assert torch.equal(found[rows], expected) and image_hashes(found).tolist() == hashes
+        assert image_hashes(found[:5]).tolist() == hashes[:5]
+        assert ("cannot cache images" in capsys.readouterr().err) == (place == file)
+    os.utime(folder / "0.png")  # a changed file is another data set
+    load_images(f"folder:{folder}")
+    assert len(reads) >= 80

@@ -1,31 +1,42 @@
-"""Bits per dim of known densities on pixels, averaged over draws of the noise."""
+"""Dequantisers, and bits per dim of known densities averaged over draws of the noise."""
 
 import math
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
-from exact import ExactModel, generator, two_modes, uniform
+from exact import F64, ExactModel, generator, two_modes, uniform, z_score
+from scipy import stats
 
+from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.bits import likelihood_of
-from ebm_app.likelihood.dequantisation import Cells, UniformDequantisation
+from ebm_app.likelihood.dequantisation import (
+    Cells,
+    Decoder,
+    TruncatedNormal,
+    UniformDequantisation,
+)
 from ebm_app.likelihood.estimator import error_over_draws
 from ebm_app.nets.density import density_of
-from ebm_app.paths import LinearVPPath
+from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 from ebm_app.utils.tensors import sum_except_batch
 
 SHAPE, MEAN, STD, EPS = (2, 3, 3), 0.15, 0.4, 1e-4
+cells = partial(Cells, space=PixelSpace())
 
 
-def images(num_levels, num=3):
-    return torch.randint(num_levels, (num, *SHAPE), generator=generator())
+def images(num_levels, num=3, shape=SHAPE):
+    return torch.randint(num_levels, (num, *shape), generator=generator())
 
 
 def likelihood(model, levels, num_levels, u, nodes=64):
     density, dequantiser = density_of(model, nodes), UniformDequantisation()
-    cells = Cells(num_levels, PixelSpace())
-    estimate = TimeIntegral().log_prob_of_levels(density, levels, cells, dequantiser, u)
+    estimate = TimeIntegral().log_prob_of_levels(
+        density, levels, cells(num_levels), dequantiser, u
+    )
     return likelihood_of([estimate], levels[0].numel())
 
 
@@ -64,3 +75,73 @@ def test_error_of_few_draws_covers_68_of_100_repeats(num):
     values = torch.randn(num, 20_000, generator=generator()).double()
     covered = (values.mean(0).abs() <= error_over_draws(values)).double().mean().item()
     assert covered == pytest.approx(0.6827, abs=0.01)  # three binomial errors
+
+
+END = 1 - 1e-7
+PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
+
+
+def draw(dequantiser, levels, num_levels, path=PATHS["linear"], u=None):
+    u = uniform(levels.shape, 1) if u is None else u
+    density = SimpleNamespace(path=path, end=END)
+    return dequantiser.points(levels, cells(num_levels), u, density)
+
+
+def moments(path, t):
+    time = torch.tensor(t, dtype=F64)
+    return path.alpha(time).item(), path.variance(time).sqrt().item()
+
+
+def centres(levels, num_levels):
+    return (2 * levels.double() + 1) / num_levels - 1
+
+
+@pytest.mark.parametrize(("num_levels", "shape"), [(2, (3,)), (256, (2, 2, 2))])
+def test_uniform_points_and_density(num_levels, shape):
+    levels = images(num_levels, 4, shape)
+    u, point = uniform(levels.shape, 1), draw(UniformDequantisation(), levels, num_levels)
+    assert torch.equal(point.y, 2 * dequantise(levels, num_levels, u) - 1)
+    width = torch.full(levels.shape, math.log(2 / num_levels), dtype=F64)
+    assert torch.allclose(point.negative_log_q, width, rtol=0, atol=1e-14) and point.t == END
+    trained = UniformDequantisation().training_points(levels, cells(num_levels), u)
+    assert torch.equal(trained, point.y)
+    centre = TruncatedNormal().training_points(levels, cells(num_levels), u)
+    assert torch.allclose(centre, centres(levels, num_levels), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "tau"), [("linear", (3,), 0.5), ("vp", (2, 2, 2), 2.0), ("vp", (3,), 6.0)]
+)
+def test_truncated_normal_points_have_its_density(name, shape, tau):
+    """They are read at the time where half a cell is tau standard deviations."""
+    levels, path = images(17, 6000, shape), PATHS[name]
+    point = draw(TruncatedNormal(tau), levels, 17, path)
+    alpha, sigma = moments(path, point.t)
+    assert alpha / 17 == pytest.approx(tau * sigma, rel=1e-9)
+    assert point.t == TruncatedNormal(tau).time(cells(17), path)
+    e = (point.y - alpha * centres(levels, 17)) / sigma
+    assert e.abs().max() <= tau * (1 + 1e-9)
+    truncated = stats.truncnorm(-tau, tau)
+    for power in (1, 2, 4):
+        assert z_score(e.flatten(1).pow(power), truncated.moment(power)) < 4.5
+    density = stats.truncnorm(-tau, tau, alpha * centres(levels[:8], 17), sigma)
+    expected = torch.from_numpy(-density.logpdf(point.y[:8].numpy()))
+    assert torch.allclose(point.negative_log_q[:8], expected, rtol=0, atol=1e-7)
+    for u, at in ((0.0, -tau), (1 - 2**-53, tau)):  # the ends of the noise
+        end = draw(TruncatedNormal(tau), levels[:1], 17, path, torch.full(levels[:1].shape, u))
+        e = (end.y - alpha * centres(levels[:1], 17)) / sigma
+        assert torch.allclose(e, torch.full_like(e, at), rtol=1e-2)
+
+
+@pytest.mark.parametrize("eps", [1e-2, 1e-4, 1e-7])
+def test_decoder_draws_both_logarithms_at_one_point(eps):
+    """The noise is wider than the cells, as wide, and narrower."""
+    path, levels = PATHS["linear"], images(17, 50, (1, 2, 2))
+    density = SimpleNamespace(path=path, end=1 - eps)
+    point = Decoder().points(levels, cells(17), uniform(levels.shape, 1), density)
+    alpha, sigma = moments(path, density.end)
+    every = alpha * centres(torch.arange(17), 17)
+    log_p = torch.log_softmax(-((point.y[..., None] - every) ** 2) / (2 * sigma**2), -1)
+    log_p = log_p.gather(-1, levels[..., None])[..., 0]
+    log_q = torch.distributions.Normal(alpha * centres(levels, 17), sigma).log_prob(point.y)
+    assert torch.allclose(point.negative_log_q, log_p - log_q, rtol=0, atol=1e-9)
