@@ -1,7 +1,10 @@
-"""README and docs/: links exist, commands parse, Python snippets run."""
+"""README, docs/ and docstrings: links exist, commands parse, snippets and notebooks run."""
 
+import doctest
+import json
 import re
 import sys
+from importlib import import_module
 
 import pytest
 from conftest import ROOT
@@ -98,3 +101,56 @@ def test_snippets_run(snippets, registries, tmp_path, monkeypatch):
     names = {}
     for snippet in snippets:
         exec(snippet, names)
+
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted((ROOT / "ebm_app").rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
+#: Modules whose examples train for seconds.
+LONG = {f"ebm_app.ratios.{name}" for name in ("ctsm", "information", "two_samples")}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.process] * (name in LONG)) for name in MODULES]
+)
+def test_examples_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(import_module(name), optionflags=FLAGS)
+    assert result.attempted and not result.failed
+
+
+@pytest.mark.parametrize("name", [n for n in ebm_app.__all__ if callable(getattr(ebm_app, n))])
+def test_public_name_has_an_example(name):
+    tests = doctest.DocTestFinder().find(getattr(ebm_app, name))
+    assert any(test.examples for test in tests)
+
+
+def run_notebook(name):
+    names, path = {}, ROOT / "docs" / "notebooks" / name
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        assert not cell.get("outputs")  # notebooks are stored without outputs
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), name, "exec"), names)
+    return names
+
+
+@pytest.mark.process
+def test_mutual_information_notebook():
+    names = run_notebook("mutual_information.ipynb")
+    estimates = names["estimates"]
+    assert estimates["bmi"].interval[0] > 0 and estimates["s5"].interval[0] > 0
+    assert estimates["sex"].value < estimates["bmi"].value / 3
+    assert names["both"].value > estimates["bmi"].value
+    assert names["patients"].nats.mean() > 0.1
+
+
+@pytest.mark.process
+def test_unusual_images_notebook(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    names = run_notebook("unusual_images.ipynb")
+    assert names["alarms"][:10].all() and names["alarms"][10:].mean() < 0.12
+    assert names["flagged"][:10].all() and names["flagged"][10:].sum() <= 4
+    assert names["maps"].shape == (10, 8, 8)

@@ -1,6 +1,8 @@
-"""The wheel and the folder of a Hugging Face Space hold the package and its models."""
+"""The wheel, the folder of a Hugging Face Space, and the commands of the Dockerfile."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,8 +11,9 @@ from zipfile import ZipFile
 import httpx
 import pytest
 from conftest import ROOT, error_of, free_port
+from packaging.requirements import Requirement
 
-pytestmark = pytest.mark.process
+from ebm_app.cli.space import requirements
 
 
 def package_files(root=ROOT):
@@ -18,6 +21,7 @@ def package_files(root=ROOT):
     return {path.relative_to(root).as_posix() for path in files if "__pycache__" not in str(path)}
 
 
+@pytest.mark.process
 def test_wheel_holds_the_package_and_its_models(tmp_path):
     source = tmp_path / "source"  # without earlier build outputs
     shutil.copytree(ROOT / "ebm_app", source / "ebm_app")
@@ -31,6 +35,7 @@ def test_wheel_holds_the_package_and_its_models(tmp_path):
     assert "ebm_app/pretrained/mnist/model.safetensors" in package_files()
 
 
+@pytest.mark.process
 def test_space_serves_the_page_with_its_limits(script, tmp_path):
     main, folder = script("ui/space.py").main, tmp_path / "space"
     main([str(folder), "--model", str(ROOT / "ebm_app/pretrained/digits")])
@@ -52,3 +57,33 @@ def test_space_serves_the_page_with_its_limits(script, tmp_path):
     error_of(main, [str(folder)])  # the folder is not empty
     error_of(main, [str(tmp_path / "other"), "--model", "nothing"])
     assert not (tmp_path / "other").exists()
+
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+
+
+def health_check(port: int) -> subprocess.CompletedProcess:
+    command = json.loads(re.search(r"^HEALTHCHECK .* CMD (\[.*\])$", DOCKERFILE, re.M)[1])
+    code = command[-1].replace("7860", str(port))
+    return subprocess.run([sys.executable, *command[1:-1], code], capture_output=True, timeout=60)
+
+
+def test_health_check_passes_while_the_page_answers(address):
+    found = health_check(int(address.rstrip("/").rpartition(":")[2]))
+    assert found.returncode == 0, found.stderr
+    assert health_check(free_port()).returncode != 0
+
+
+def test_page_in_the_image_requires_a_password(script, monkeypatch):
+    command = json.loads(re.search(r"^CMD (\[.*\])$", DOCKERFILE, re.M)[1])
+    monkeypatch.delenv("EBM_AUTH", raising=False)
+    main = script(command[0].removeprefix("/app/")).main
+    assert "EBM_AUTH" in error_of(main, command[1:])
+
+
+def test_image_pins_its_base_and_all_packages():
+    assert re.search(r"^FROM python:\d+\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.M)
+    assert DOCKERFILE.count("pip install") == DOCKERFILE.count(" -c constraints.txt ") == 2
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
+    for requirement in map(Requirement, requirements()):
+        assert requirement.specifier.contains(pins[requirement.name.replace("_", "-")])
