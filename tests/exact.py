@@ -217,6 +217,11 @@ def two_modes(path, eps, shape, stein_channels=0):
     return ExactModel(path, eps, means, (0.4, 0.4), (0.3, 0.7), stein_channels)
 
 
+def points(model, shape, num=6):
+    """Draw points (num, *): half from the data, half from N(0, I)."""
+    return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
+
+
 def target_of(log_density):
     """Return an HMC target of a log density, with its gradient by autograd."""
 

@@ -1,4 +1,4 @@
-"""Tables of log ratios and of mutual information."""
+"""Studies: tables of log ratios, of errors, of costs and of anomaly detection."""
 
 import json
 import math
@@ -8,14 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import call, figures_of
+from conftest import GREY, call, figures_of
 from exact import generator
 
+import speed
 from autoregressive import PixelCNN
 from ebm_app.cli import toy
 from ebm_app.data.images import load_images
+from ebm_app.ebm import EBM
 from ebm_app.ratios.information import EXAMPLES, draw_example
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, EvaluationPoints, train
+from ebm_app.utils.files import read_json
 
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2 --quick --device cpu".split()
 
@@ -120,3 +123,34 @@ def test_errors_are_compared_with_the_spread(folder, script, tmp_path):
     assert [row["estimator"] for row in table] == ["elbo", "path_integral"]
     for row in table:
         assert 0.4 < row["covered"] < 1 and 0.5 < row["error"] / row["spread"] < 4
+
+
+def test_objectives_are_timed_on_the_same_network(folder, tmp_path):
+    """Without the labels of the model."""
+    ebm = EBM(replace(GREY, num_classes=3))
+    trainers = [speed.make_trainer(ebm, 3, name) for name in speed.OBJECTIVES]
+    (size,) = {sum(p.numel() for p in trainer.parameters) for trainer in trainers}
+    head = speed.make_trainer(ebm, 3, "ctsm_m", stein_head=True)
+    assert sum(p.numel() for p in head.parameters) > size
+    flags = "--batch_size 4 --rounds 1 --device cpu --output_dir".split()
+    figures = figures_of(speed, folder / "grey", *flags, tmp_path)
+    assert read_json(tmp_path / "speed.json")["figures"] == figures
+    rows = {row["step"]: row["of tsm"] for row in figures["table"]}
+    assert set(speed.OBJECTIVES) < set(rows) and rows["tsm"] == 1
+
+
+def test_parts_of_a_step_are_timed(folder, tmp_path):
+    flags = "--table parts --batch_size 4 --rounds 1 --device cpu --output_dir".split()
+    table = figures_of(speed, folder / "colour", *flags, tmp_path)["table"]
+    parts = {row["part"]: row["of the network"] for row in table}
+    assert {"prediction", "optimizer", "step"} < set(parts) and parts["network"] == 1
+
+
+def test_benchmark_ranks_unusual_images(script, tmp_path, capsys):
+    main = script("evaluate/anomaly.py").main
+    flags = "--limit 12 --num_unusual 12 --seed 3 --output_dir".split()
+    metrics = main(["digits", *flags, str(tmp_path)])
+    assert metrics["rows"]["shuffled"]["detector"] > 0.9
+    assert set(metrics["false_alarms"]) == {"0.01", "0.05", "0.1"}
+    assert "isolation forest" in capsys.readouterr().out
+    assert (tmp_path / "anomaly.json").is_file() and (tmp_path / "anomaly.png").is_file()

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, ExactModel, normal, two_modes, z_score
+from exact import F64, ExactModel, points, two_modes, z_score
 
 from ebm_app import EBM
 from ebm_app.data.images import load_images
@@ -34,10 +34,6 @@ every_estimator = pytest.mark.parametrize("name", QUICK)
 
 def mixture(shape, head=1):
     return two_modes(LinearVPPath(), 1e-4, shape, stein_channels=head)
-
-
-def points(model, shape, num=6):
-    return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
 
 
 @pytest.mark.parametrize(

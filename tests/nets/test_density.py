@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, ExactBridge, ExactModel, normal, two_modes
+from exact import F64, ExactBridge, ExactModel, normal, points, two_modes
 
 from ebm_app.nets.density import MIN_NODES, density_of
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -30,10 +30,6 @@ MODELS = {
     "bridge": (bridge(), 64),
     "bridge sigma": (bridge(sigma=0.7), 64),
 }
-
-
-def points(model, shape, num=4):
-    return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
 
 
 def ratio(model, x, t0, t1):

@@ -17,8 +17,10 @@ from safetensors.torch import save
 
 from ebm_app import EBM, train
 from ebm_app.cli.train import main as train_script
+from ebm_app.training import timing
 from ebm_app.training.checkpoint import checkpoints, find_checkpoint
 from ebm_app.training.metrics import read_metrics
+from ebm_app.training.timing import Costs, measure
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import read_json
@@ -166,3 +168,32 @@ def test_older_model_scores_as_it_did():
     noise = torch.full((1, 4, 1, 8, 8), 0.25)
     result = ebm.likelihood(images, estimator="time_integral", noise=noise)
     assert result.log_prob.tolist() == pytest.approx(LOG_PROB, rel=1e-7)
+
+
+def test_run_in_minutes_keeps_its_plan(tmp_path, monkeypatch):
+    """On a resume, and if its record is repeated by the number of steps. Steps are measured, then
+    planned as if each took 5 seconds."""
+
+    def measured(trainer, budget):
+        assert 0 < measure(trainer, 0.0).step < budget
+        return Costs(5.0, 0.5, 0.01)
+
+    monkeypatch.setattr(timing, "measure", measured)
+    minutes = {**SMALL, "num_levels": 17, "max_train_minutes": 2.0}
+    latest = {"resume_from_checkpoint": "latest"}
+    whole, part, again = (tmp_path / name for name in ("whole", "part", "again"))
+    train(IMAGES, whole, **minutes)
+    planned = read_json(whole / "run.json")["settings"]["training"]
+    steps = planned["max_train_steps"]
+    assert planned["max_train_minutes"] == 2 and 1 < steps < 24
+    shutil.copytree(whole, part)
+    shutil.rmtree(part / f"checkpoint-{steps}")
+    train(IMAGES, part, **minutes, **latest)
+    assert read_json(part / "run.json")["settings"]["training"] == planned
+    repeated = {key: value for key, value in planned.items() if key != "compile"}
+    train(IMAGES, again, **{**minutes, **repeated, "max_train_minutes": None})
+    rows = [rows_of(run) for run in (whole, part, again)]
+    assert rows[0] == rows[1] == rows[2]
+    assert all(equal_tensors(weights_of(run), weights_of(whole)) for run in (part, again))
+    other = {**minutes, **latest, "max_train_minutes": 9.0}
+    assert "max_train_minutes" in error_of(train, IMAGES, whole, **other)

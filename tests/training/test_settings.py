@@ -11,6 +11,7 @@ from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.plan import CONSTANT, complete, learning_rate
 from ebm_app.training.recipes import SIZES, level_settings, network_cost, network_settings
 from ebm_app.training.settings import record_settings, resolve
+from ebm_app.training.timing import Costs, plan
 
 DIGITS = load_images("digits")
 #: Data of the recipe for any images
@@ -126,3 +127,20 @@ def test_network_of_every_size_fits_the_images():
         net = UNetConfig(**network_settings(SIZES[size], (3, side, side)))
         cost = network_cost(EBMConfig("mine", (3, side, side), 256, net=net))
         assert cost["weights"] == pytest.approx(1e6 * millions, rel=0.1)
+
+
+#: Settings, costs and planned validation images
+PLANS = [({}, Costs(0.5, 1.0, 0.1), 290), ({"validation_steps": 7}, Costs(0.5, 1.0, 0.1), 290)]
+PLANS += [({}, Costs(0.5, 5.0, 20.0), 2), ({}, Costs(0.01, 0.0, 0.0), 1000)]
+
+
+@pytest.mark.parametrize(("settings", "costs", "num_images"), PLANS)
+def test_planned_run_takes_the_time(settings, costs, num_images):
+    config = plan(LoopConfig(**settings), costs, 600.0, 500.0)
+    assert config.validation_images == num_images
+    steps, period = config.max_train_steps, config.validation_steps
+    count = steps // period + (steps % period > 0)
+    seconds = steps * costs.step + count * (costs.validation + num_images * costs.image)
+    assert seconds == pytest.approx(500, rel=0.02)
+    assert 1 <= count and (settings or count <= 10)
+    assert settings.items() <= vars(config).items()

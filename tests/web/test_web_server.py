@@ -1,7 +1,9 @@
-"""Command line, access control and limits of the server."""
+"""Command line, models, links, errors, access control and limits of the server."""
 
+import asyncio
 import io
 import re
+import shutil
 import socket
 from types import SimpleNamespace
 
@@ -11,15 +13,21 @@ import pytest
 from conftest import error_of
 from PIL import Image
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from ebm_app.cli.app import check_auth
+from ebm_app.cli.app import check_auth, find_models
 from ebm_app.cli.command_line import run_script
-from ebm_app.web import server
+from ebm_app.folders import BUNDLED
+from ebm_app.utils.errors import UserError
+from ebm_app.web import app, server
+from ebm_app.web.app import BAD_IMAGE, FAILED, describe_failure, link_updates
+from ebm_app.web.models import Models, title_of
 from ebm_app.web.server import MAX_IMAGE_PIXELS, MAX_WRONG, LoginLimit
+from ebm_app.web.shared import write_link
 
 
 def test_invalid_arguments_exit_with_code_2(page_files, script, folder, capsys, monkeypatch):
@@ -100,3 +108,81 @@ def test_shared_link_shows_the_title_and_a_picture(address):
     assert value.startswith(address)
     picture = httpx.get(value, trust_env=False)
     assert Image.open(io.BytesIO(picture.content)).width >= 200
+
+
+def test_errors_are_described_without_details(caplog):
+    error = UserError("Cannot read '/srv/my models/run/a.json' (no /tmp/x/file).")
+    assert describe_failure(error) == "Cannot read 'a.json' (no file)."
+    assert describe_failure(gr.Error("too large")) == "too large"
+    for error in (Image.UnidentifiedImageError("/tmp/a"), Image.DecompressionBombError("/tmp/a")):
+        assert describe_failure(error) == BAD_IMAGE
+    assert describe_failure(ValueError("bad value")) == "Malformed call: bad value"
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UserError("'<img src=x>' & more"), "'&lt;img src=x&gt;' &amp; more"),
+        (HTTPException(500, "secret"), FAILED),
+    ],
+)
+def test_page_escapes_messages_and_logs_internal_errors(monkeypatch, caplog, error, message):
+    async def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(gr.Blocks, "process_api", fail)
+    monkeypatch.setattr(app, "PACKAGE", app.Path(__file__).parent)
+    with pytest.raises(gr.Error) as caught:
+        asyncio.run(app.Page.process_api(app.Page.__new__(app.Page)))
+    assert caught.value.message == message
+    assert ("secret" in caplog.text) == (message == FAILED)
+
+
+def test_link_sets_valid_values_only(models):
+    def updates(**parameters):
+        return link_updates(parameters, models, ["score", "generate"])
+
+    values = {"tab": "generate", "class": "2", "guidance": "2.5", "seed": "7"}
+    model, tab, which, guidance, *rest = updates(model="labelled", **values)
+    assert model == "labelled" and tab["selected"] == "generate"
+    assert which["value"] == "2" and guidance["value"] == 2.5 and rest == [7, False]
+    model, tab, which, guidance, *rest = updates(model="../x", tab="x", guidance="9", seed="-1")
+    assert model == "grey" and which["value"] == "any" and "value" not in guidance
+    assert tab == gr.skip() and rest == [gr.skip()] * 2
+    assert '{"tab": "score"}' in write_link("model", tab="score")
+
+
+def test_each_model_folder_is_listed_once(page_files, folder, tmp_path):
+    names = ["grey", "colour", "labelled", "grey/checkpoint-5"]
+    assert list(find_models(str(folder / "grey"), str(folder))) == names
+    assert list(find_models(None, str(folder))) == ["colour", "grey", "labelled", names[-1]]
+    shutil.copytree(folder / "colour", tmp_path / "grey")
+    found = find_models(str(tmp_path / "grey"), str(folder))
+    assert found["grey"] == tmp_path / "grey" and found["grey (3)"] == folder / "grey"
+    models = Models(found)
+    for name in (str(folder / "colour"), "../grey", ""):
+        with pytest.raises(UserError, match="model"):
+            models.load(name)
+
+
+def test_bundled_models_are_listed_by_default(monkeypatch):
+    monkeypatch.setattr("ebm_app.cli.app.BUNDLED", BUNDLED)
+    others = ["cifar10", "digits", "digits-energy", "fashion", "mnist-energy", "mnist-latent"]
+    assert list(find_models(None, None)) == ["mnist", *others]
+    assert list(find_models("digits", None))[:2] == ["digits", "mnist"]
+    title = title_of("digits-energy", BUNDLED / "digits-energy")
+    assert title == "digits-energy: digits, 8 × 8 pixels"
+    assert title_of("none", BUNDLED) == "none"
+
+
+def test_model_is_reloaded_when_its_file_changes(folder, tmp_path):
+    shutil.copytree(folder / "grey", tmp_path / "run")
+    models = Models({"run": tmp_path / "run"})
+    loaded = models.load("run")
+    assert models.load("run") is loaded
+    loaded.save_pretrained(tmp_path / "run")
+    assert models.load("run") is not loaded
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="model.safetensors"):
+        models.load("run")
