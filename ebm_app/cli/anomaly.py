@@ -21,18 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import CommonFlags, Positional, parse
-from ebm_app.cli.score import (
-    ReadingFlags,
-    check_folder,
-    list_images,
-    name_of,
-    read_levels,
-    write_rows,
-)
+from ebm_app.cli.command_line import CommonFlags, ConversionFlags, Positional, parse
+from ebm_app.cli.score import check_folder, list_images, name_of, read_levels, write_rows
 from ebm_app.folders import CONFIG_FILE, find_folder
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Fraction, PositiveInt, configuration, setting
+from ebm_app.utils.fields import Fraction, configuration, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +33,6 @@ if TYPE_CHECKING:
     from ebm_app.anomaly import AnomalyDetector
 
 COLUMNS = ("file", "p_value", "q_value", "unusual")
-#: Value of --fit for the validation images of the model's data set
-VALIDATION = "validation"
 #: Images between updates of the progress bar
 BATCH_SIZE = 32
 #: Value of a map, in standard deviations above ordinary images, that is drawn white
@@ -49,7 +40,7 @@ WHITE = 6.0
 
 
 @configuration(kw_only=True)
-class Arguments(CommonFlags, ReadingFlags):
+class Arguments(CommonFlags, ConversionFlags):
     model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
     folder: Positional[Path | None] = setting("folder of images, searched recursively", None)
     output_dir: Path = setting("folder to write to", Path("runs/anomaly"))
@@ -57,13 +48,7 @@ class Arguments(CommonFlags, ReadingFlags):
     false_alarm_rate: Fraction | None = setting(
         "share of ordinary images to flag, instead of --alpha", None
     )
-    fit: str | None = setting(
-        f"folder of ordinary images to fit a detector to, or {VALIDATION}: those of the model's "
-        "data set",
-        None,
-    )
-    limit: PositiveInt | None = setting("max images for --fit", None)
-    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
+    fit: Path | None = setting("folder of ordinary images to fit a detector to", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -73,21 +58,27 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         raise UserError("Expected a model and a folder of images, or --fit FOLDER.")
     if args.fit and args.folder:
         raise UserError("--fit fits a detector. Test the images of a folder in a second command.")
-    if args.fit != VALIDATION:
-        check_folder(args.fit or args.folder)
-    return fit(args) if args.fit else detect(args)
-
-
-def detect(args: Arguments) -> dict[str, Any]:
-    """Write the table and the maps of the images of a folder; return the metrics."""
+    folder = args.fit or args.folder
+    check_folder(folder)
     # slow to import, and not needed for --help
+    from ebm_app.anomaly import AnomalyDetector
+    from ebm_app.utils.processes import resolve_device
+
+    files = list_images(folder)
+    detector = AnomalyDetector(
+        args.model or bundled_model(files), device=resolve_device(args.device)
+    )
+    return (fit if args.fit else detect)(args, detector, files)
+
+
+def detect(args: Arguments, detector: "AnomalyDetector", files: Sequence[Path]) -> dict[str, Any]:
+    """Write the table and the maps of images; return the metrics."""
     import numpy as np
     import torch
     from scipy.stats import false_discovery_control
 
     from ebm_app.data.levels import to_display
 
-    detector, files = open_detector(args, args.model), list_images(args.folder)
     rate = args.false_alarm_rate or args.alpha
     detector.threshold(rate)  # raises if there are too few calibration images
     config, rows = detector.ebm.config, []
@@ -126,24 +117,14 @@ def detect(args: Arguments) -> dict[str, Any]:
     }
 
 
-def fit(args: Arguments) -> dict[str, Any]:
+def fit(args: Arguments, detector: "AnomalyDetector", files: Sequence[Path]) -> dict[str, Any]:
     """Fit a detector to ordinary images, and save it with its model."""
     import torch  # slow to import
 
-    from ebm_app.evaluation.held_out import images_for
-
-    if args.fit == VALIDATION:
-        detector = open_detector(args, args.model)
-        config = detector.ebm.config
-        images = images_for(config, config.dataset, args.data_root).validation[: args.limit]
-        about = {"dataset": config.dataset, "split": "validation"}
-    else:
-        files = list_images(Path(args.fit))[: args.limit]
-        detector = open_detector(args, args.model or bundled_model(files))
-        levels = read_levels(files, 0, len(files), detector.ebm.config, args)
-        images = torch.stack([*levels.values()]) if levels else []
-        about = {"dataset": f"folder:{args.fit}"}
-    folder, about = args.output_dir, {**about, "num_images": len(images)}
+    folder = args.output_dir
+    levels = read_levels(files, 0, len(files), detector.ebm.config, args)
+    images = torch.stack([*levels.values()]) if levels else []
+    about = {"dataset": f"folder:{args.fit}", "num_images": len(images)}
     is_other = folder.resolve() != find_folder(detector.model).resolve()
     if is_other and (folder / CONFIG_FILE).exists():
         raise UserError(f"{folder} already holds a model. Use another --output_dir.")
@@ -153,16 +134,6 @@ def fit(args: Arguments) -> dict[str, Any]:
     detector.save(folder, **about)
     figures = {"model": detector.model, **about, "smallest_p_value": detector.smallest_p_value}
     return {"output_dir": str(folder), **figures}
-
-
-def open_detector(args: Arguments, model: str | None) -> "AnomalyDetector":
-    """Return a detector with its model on the device."""
-    from ebm_app.anomaly import AnomalyDetector
-    from ebm_app.utils.processes import resolve_device
-
-    if model is None:
-        raise UserError(f"--fit {VALIDATION} requires a model.")
-    return AnomalyDetector(model, device=resolve_device(args.device))
 
 
 def bundled_model(files: Sequence[Path]) -> str:

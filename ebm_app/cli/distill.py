@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         raise UserError("Expected a model to distil: its folder, a bundled name or a hub id.")
     teacher = EBM.from_pretrained(args.model)
     names = [args.dataset or teacher.config.dataset, *args.others]
-    flags = args.data_root, args.download, args.conversions()
+    flags = args.data_root, args.download, args.conversions(), args.skip_bad
     data, *others = (images_for(teacher.config, name, *flags) for name in names)
     recipe, loop_flags = COMMON | RECIPES[args.target], explicit(args, argv, LoopConfig)
     config, options = resolve_loop(recipe, loop_flags, data, resumed), run_options(args)

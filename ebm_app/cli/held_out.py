@@ -24,7 +24,6 @@ class ImageFlags(CommonFlags, ConversionFlags, ModelFlag):
     dataset: str | None = setting("data set; if not given, the model's", None)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     download: bool = setting("download the data set if it is missing", False)
-    skip_bad: bool = setting("skip files of a folder that are not readable images", False)
     split: Literal["train", "validation", "test"] = setting("split to evaluate", "test")
     limit: AtLeastTwo | None = setting(
         "images to evaluate, from the start of the split; if not given, all", None

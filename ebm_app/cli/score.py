@@ -41,14 +41,7 @@ COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim", "trained_on")
 
 
 @configuration(kw_only=True)
-class ReadingFlags(ConversionFlags):
-    """Flags of a command that reads a folder of images for a model."""
-
-    skip_bad: bool = setting("skip files that cannot be read or converted", False)
-
-
-@configuration(kw_only=True)
-class Arguments(CommonFlags, ReadingFlags, ModelFlag):
+class Arguments(CommonFlags, ConversionFlags, ModelFlag):
     folder: Positional[Path] = argument("folder of images, searched recursively")
     output: Path = setting("CSV file to write", Path("scores.csv"))
     estimator: str | None = setting("estimator of log p; if not given, the model's", None)
@@ -96,7 +89,7 @@ def check_folder(folder: str | Path) -> None:
 
 
 def read_levels(
-    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ReadingFlags
+    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ConversionFlags
 ) -> "dict[int, Tensor]":
     """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index. With
     ``--skip_bad``, print the errors of files that cannot be used."""

@@ -9,7 +9,7 @@ from itertools import combinations
 from math import ceil, isfinite, log, sqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -37,20 +37,6 @@ CJXL = ("cjxl", "--distance=0", "--effort=9", "--quiet")
 BATCH_SIZE = 128
 
 
-class ImageBits(NamedTuple):
-    """Bits per dim of N images.
-
-    Attributes:
-        bits_per_dim: (N,).
-        error: (N,), error of the estimator in nats; NaN if unknown.
-        nfe: (N,), network passes, see ``Likelihood``.
-    """
-
-    bits_per_dim: Tensor
-    error: Tensor
-    nfe: Tensor
-
-
 def bits_of_images(
     accelerator: Accelerator,
     model: EBM | Flow,
@@ -60,8 +46,11 @@ def bits_of_images(
     wrap: Wrap = iter,
     labels: Tensor | None = None,
     **options: Any,
-) -> ImageBits:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute ``model.likelihood`` of images, sharded over all processes.
+
+    Returns the bits per dim, the errors of the estimator in nats, NaN if unknown, and the network
+    passes: (N,) each.
 
     Args:
         levels: grey levels (N, C, H, W).
@@ -84,7 +73,7 @@ def bits_of_images(
 
     size = batch_size or BATCH_SIZE
     table = sharded(accelerator, len(levels), 3, size, columns_of, wrap)
-    return ImageBits(*table.unbind(1))
+    return table.unbind(1)
 
 
 def bits_by_estimator(
@@ -109,18 +98,18 @@ def bits_by_estimator(
     """
     begin, density = time.perf_counter(), ebm.density
     options |= {"estimator": estimator, "dequantiser": dequantiser}
-    result = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
+    bits, error, nfe = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
     end = dequantiser.time(ebm.cells, density.path, density.end)
-    image_error = result.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
+    image_error = error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
     is_known = isfinite(image_error)  # NaN for a single probe or draw
     num_independent = len(levels) if estimator.error_is_drawn else 1
-    return result.bits_per_dim, {
-        "bits_per_dim": result.bits_per_dim.mean().item(),
-        "stderr": standard_error(result.bits_per_dim).item(),
+    return bits, {
+        "bits_per_dim": bits.mean().item(),
+        "stderr": standard_error(bits).item(),
         "image_error": image_error if is_known else None,
         "numerical_error": image_error / sqrt(num_independent) if is_known else None,
         "eps": 1 - end,
-        "nfe": result.nfe.mean().item(),
+        "nfe": nfe.mean().item(),
         "num_images": len(levels),
         "repeats": len(noise),
         "seconds": time.perf_counter() - begin,

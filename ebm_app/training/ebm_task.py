@@ -264,7 +264,7 @@ def calibrate(
     ebm = EBM.from_pretrained(folder, str(accelerator.device))
     ebm.density.calibration = Calibration()
     one_pass, bound = (
-        bits_of_images(accelerator, ebm, levels, noise, estimator=estimator).bits_per_dim.double()
+        bits_of_images(accelerator, ebm, levels, noise, estimator=estimator)[0].double()
         for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
     )
     nats = (bound - one_pass) * math.log(2) * levels.shape[1:].numel()

@@ -118,8 +118,7 @@ class Task(ABC):
         """Return the mean validation bits per dim and its standard error. ``options`` are passed
         to ``model.likelihood``."""
         watch, shared = partial(self.watch, name=name), (self.validation, self.noise)
-        images = bits_of_images(self.accelerator, self.model, *shared, wrap=watch, **options)
-        bits = images.bits_per_dim
+        bits, *_ = bits_of_images(self.accelerator, self.model, *shared, wrap=watch, **options)
         return {
             f"{name}_bits_per_dim": bits.mean().item(),
             f"{name}_stderr": standard_error(bits).item(),

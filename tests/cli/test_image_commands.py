@@ -14,7 +14,6 @@ from PIL import Image
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.cli import anomaly, bpd, sample, score
 from ebm_app.data.images import load_images
-from ebm_app.ebm import EBM
 
 
 def test_images_depend_only_on_the_seed(folder, tmp_path):
@@ -144,10 +143,3 @@ def test_fit_makes_a_detector_of_a_folder(capsys, tmp_path):
     assert (figures["model"], figures["num_images"]) == ("digits", 90)
     assert AnomalyDetector(tmp_path / "mine").smallest_p_value == 1 / 91
     assert call(anomaly, *fit) == 2 and "already holds a model" in capsys.readouterr().err
-
-
-def test_fit_takes_validation_images_of_the_data_set(capsys, tmp_path):
-    EBM.from_pretrained("digits").save_pretrained(tmp_path)
-    flags = ["--fit", "validation", "--limit", 85, "--output_dir", tmp_path]
-    assert call(anomaly, tmp_path, *flags) == 0
-    assert AnomalyDetector(tmp_path).smallest_p_value == 1 / 86
