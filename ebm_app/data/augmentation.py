@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from ebm_app.utils.random import RowNoise
+from ebm_app.utils.tensors import copy_to
 
 
 class NoAugmentation:
@@ -52,7 +53,7 @@ class Affine(NoAugmentation):
         chosen = noise.uniform(len(levels), 1) < 0.5
         condition = noise.normal(len(levels), self.dim) * chosen
         angle, shear, log_x, log_y, shift_x, shift_y = (
-            condition * torch.tensor(self.deviations, device=levels.device)
+            condition * copy_to(torch.tensor(self.deviations), levels.device)
         ).unbind(1)
         cos, sin = angle.cos(), angle.sin()
         scale_x, scale_y, slant = log_x.exp(), log_y.exp(), shear.tan()

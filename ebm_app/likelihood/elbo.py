@@ -197,13 +197,18 @@ def guesses(rule: BoundRule, draws: Residuals) -> tuple[Tensor, Tensor]:
     variance = draws.variance.clamp(MARGIN, 1 - MARGIN)
     log_s2 = variance.logit() - log_ratio
     b = (variance * draws.e - draws.residual) / (1 - variance) * (-log_ratio / 2).exp()
-    index, last = torch.arange(len(b)), len(b) - 1
     share = min(max((len(b) - 8) / 8, 0.0), 1.0)
     clearer = CLEARER_OF_8 + share * (CLEARER_OF_16 - CLEARER_OF_8)
-    sides = (1 - clearer, (index - 1).abs()), (clearer, last - (last - 1 - index).abs())
-    mean_log_s2 = sum(weight * log_s2[side] for weight, side in sides)
+
+    def neighbours(x: Tensor) -> tuple[Tensor, Tensor]:
+        # slices, because the host waits for the copy of an index to a GPU
+        return torch.cat([x[1:2], x[:-1]]), torch.cat([x[1:], x[-2:-1]])
+
+    weights = 1 - clearer, clearer
+    sides = [*zip(weights, neighbours(log_s2), neighbours(b), strict=True)]
+    mean_log_s2 = sum(weight * log_s2 for weight, log_s2, _ in sides)
     # 1 - V of a Gaussian is sigmoid(-log k s^2)
-    offset = sum(w * (-log_s2[side] - log_ratio).sigmoid() * b[side] for w, side in sides)
+    offset = sum(weight * (-log_s2 - log_ratio).sigmoid() * b for weight, log_s2, b in sides)
     return (mean_log_s2 + log_ratio).sigmoid(), (log_ratio / 2).exp() * offset
 
 

@@ -22,7 +22,7 @@ from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.random import normal_draws
-from ebm_app.utils.tensors import evaluate_in_chunks, expand_like
+from ebm_app.utils.tensors import copy_to, evaluate_in_chunks, expand_like
 
 
 class CurveRule(NamedTuple):
@@ -136,6 +136,6 @@ class PathIntegral(PointEstimator):
             rate, work, reference = (
                 term.flatten(2).sum(2, keepdim=True) for term in (rate, work, reference)
             )
-        weights = (rule.weights.to(x.device), rule.coarse_weights.to(x.device))
+        weights = (copy_to(w, x.device) for w in (rule.weights, rule.coarse_weights))
         fine, coarse = (reference[0] + torch.tensordot(w, rate + work, dims=1) for w in weights)
         return fine, coarse

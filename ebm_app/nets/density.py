@@ -22,6 +22,7 @@ from ebm_app.utils.fields import Nodes, NonNegative, check_argument
 from ebm_app.utils.quadrature import Rule, rule_on
 from ebm_app.utils.tensors import (
     ChunkFunction,
+    copy_to,
     evaluate_in_chunks,
     expand_like,
     leaves,
@@ -160,7 +161,7 @@ class TimeScoreDensity(PathDensity):
         """Return log p_t1(x) - log p_t0(x) for x (B, *), by quadrature."""
         rule = self._rule(t0, t1)
         rate = self._at_nodes(lambda x, t: (self.time_score_terms(x, t),), x, rule)
-        weights = (rule.weights.to(x.device), rule.coarse_weights.to(x.device))
+        weights = (copy_to(w, x.device) for w in (rule.weights, rule.coarse_weights))
         terms, coarse = (torch.tensordot(w, rate, dims=1) for w in weights)
         value = sum_except_batch(terms)
         error = (value - sum_except_batch(coarse)).abs()

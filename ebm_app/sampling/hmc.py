@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.utils.errors import NumericalError
-from ebm_app.utils.tensors import expand_like, sum_except_batch
+from ebm_app.utils.tensors import copy_to, expand_like, sum_except_batch
 
 #: Function of points (B, *) that treats the chains independently
 Field = Callable[[Tensor], Tensor]
@@ -96,13 +96,14 @@ def init(position: Tensor, target: Target) -> HMCState:
     position = position.detach()
     field = target.field(position)
     state = HMCState(position, field, target.potential(position, field))
-    for name, value in state._asdict().items():
-        bad = ~value.isfinite().reshape(len(position), -1).all(1)
-        if bad.any():
-            raise NumericalError(
-                f"The {name} of {int(bad.sum())} chains is not finite. Check that the training of "
-                "the model converged, or use a smaller step size."
-            )
+    bad = torch.stack([~x.isfinite().reshape(len(position), -1).all(1) for x in state])
+    if bad.any():  # only once, because each check synchronises with the GPU
+        counts = dict(zip(state._fields, bad.sum(1).tolist(), strict=True))
+        name = next(name for name, count in counts.items() if count)
+        raise NumericalError(
+            f"The {name} of {counts[name]} chains is not finite. Check that the training of the "
+            "model converged, or use a smaller step size."
+        )
     return state
 
 
@@ -243,7 +244,7 @@ def anneal(
     Raises:
         NumericalError: if the potential or field is not finite at the start of a distribution.
     """
-    position, scale = x0, torch.as_tensor(scale, dtype=torch.float64)
+    position, scale = x0, copy_to(torch.as_tensor(scale, dtype=torch.float64), x0.device)
     for target, step_size, num_steps, transport, adapt_scale in distributions:
         position, log_ratio = transport(position, generator)
         entry = state = init(position, target)
@@ -252,9 +253,9 @@ def anneal(
             state, probability = step(
                 state, target, scale * step_size, num_leapfrog_steps, generator
             )
-            rates.append(probability.mean().item())
+            rates.append(probability.mean())
             scale = scale if adapt_scale is None else adapt_scale(scale, probability)
         position = state.position
-        acceptance = sum(rates) / num_steps if rates else float("nan")
+        acceptance = torch.stack(rates).mean().item() if rates else float("nan")
         nfe = 1 + num_steps * num_leapfrog_steps
         yield AnnealingRecord(entry, state, log_ratio, acceptance, scale * step_size, nfe)

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebm_app.utils.tensors import copy_to
+
 _LOCK = Lock()
 #: Rows of a batch that share a generator
 BLOCK = 64
@@ -102,4 +104,4 @@ def draws_by_point(draw: Callable[..., Tensor], num: int, like: Tensor, seed: in
         checksum = zlib.crc32(point.contiguous().numpy().tobytes())
         generator = make_generator("cpu", seed, checksum)
         rows.append(draw((num, *point.shape), generator=generator))
-    return torch.stack(rows, 1).to(like)
+    return copy_to(torch.stack(rows, 1).to(like.dtype), like.device)

@@ -133,8 +133,8 @@ def evaluate_in_chunks(function: ChunkFunction, points: Tensor, times: Tensor) -
     num = points.shape[1]
     size = max(1, rows_per_call(points[0]) // max(1, num))
     outputs = [
-        function(x.flatten(0, 1), t.to(x.device).repeat_interleave(num))
-        for x, t in zip(points.split(size), times.split(size), strict=True)
+        function(x.flatten(0, 1), t.repeat_interleave(num))
+        for x, t in zip(points.split(size), copy_to(times, points.device).split(size), strict=True)
     ]
     columns = zip(*outputs, strict=True)
     return [torch.cat(column).unflatten(0, (len(points), num)) for column in columns]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,13 +10,18 @@ from conftest import GREY
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ebm_app.config import EarlyConfig
+from ebm_app.config import EarlyConfig, LoopConfig
+from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.ebm import EBM
-from ebm_app.likelihood import VariationalBound
+from ebm_app.likelihood import make_estimator
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives.regression import CTSMm
+from ebm_app.objectives.time_sampling import ArcLength
+from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.flow import DPMSampler, PFODESampler
-from ebm_app.training.ebm_task import TimeScoreLoss
+from ebm_app.training.ebm_task import PathTask, TimeScoreLoss
+from ebm_app.utils import random
+from ebm_app.utils.random import RowNoise, make_generator
 from ebm_app.utils.tensors import copy_to
 
 #: The device of the tensors: torch calls the driver for tensors on "cuda"
@@ -106,7 +112,9 @@ CONFIGS = {"levels": CONFIG, "early": replace(LABELLED, early=EarlyConfig(ATTENT
 
 
 @pytest.fixture
-def gpu_model():
+def gpu_model(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: x)
+    monkeypatch.setattr(random, "make_generator", lambda _, *seed: make_generator("cpu", *seed))
     gpu = PretendGPU()  # handles the tensors of the model
     return to_pretend_gpu(EBM(CONFIG)), gpu
 
@@ -130,28 +138,43 @@ def test_images_are_copied_from_pinned_memory(gpu_model, monkeypatch):
     assert copy_to(pinned[0], torch.device("cpu")) is pinned[0]
 
 
-def test_a_training_step_never_waits(gpu_model):
+@pytest.mark.parametrize("augment", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
+def test_a_training_step_never_waits(gpu_model, augment):
     ebm, gpu = gpu_model
-    x, t = torch.randn(4, 1, 8, 8), torch.linspace(0.1, 0.99, 4, dtype=torch.float64)
+    sampler = ArcLength(ebm.model.path, ebm.config.eps)
+    task = SimpleNamespace(model=ebm, config=LoopConfig(), sampler=sampler)
     with gpu:
-        image, time = GPUTensor(x), GPUTensor(t)
-        losses = TimeScoreLoss(ebm.model, CTSMm(stein_factor=1.0))(image, image, time, time)
+        levels = GPUTensor(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+        noise = RowNoise(GPU, 0, 0, torch.tensor([1, 3]), 4)
+        points = PathTask.points(task, augment()(levels, noise)[0], noise)
+        losses = TimeScoreLoss(ebm.model, CTSMm(stein_factor=1.0))(*points)
         losses.mean().backward()
     assert losses.device == GPU and not +gpu.waits
 
 
-def test_waits_do_not_grow_with_steps_and_nodes(gpu_model):
+ODE, LIKELIHOOD, HMC = PFODESampler(3), PFODESampler(3, num_probes=1), AnnealedHMC(3)
+DRAWS, FLOW = {"num_nodes": 8, "num_draws": 2}, {"num_steps": 3, "max_refinements": 0}
+
+
+@pytest.mark.parametrize(
+    "sampler, most", [(ODE, 1), (LIKELIHOOD, 2), (DPMSampler(3), 0), (HMC, 2 * 3)]
+)
+def test_waits_of_samplers_do_not_grow_with_steps(gpu_model, sampler, most):
     ebm, gpu = gpu_model
-    x = GPUTensor(torch.randn(2, 1, 8, 8))
-    for sampler in (PFODESampler(3), DPMSampler(3)):
-        gpu.waits.clear()
-        with gpu:
-            *_, last = sampler.iterate(ebm.density, x, None)
-        assert last.x.device == GPU and sum(gpu.waits.values()) <= 1
-    gpu.waits.clear()
     with gpu:
-        VariationalBound()(ebm.density, x, 0.99)
-    assert sum(gpu.waits.values()) <= 9
+        *_, last = sampler.iterate(ebm.density, GPUTensor(torch.randn(2, 1, 8, 8)), None)
+    assert last.x.device == GPU and sum(gpu.waits.values()) <= most
+
+
+@pytest.mark.parametrize(
+    "name, settings, most",
+    [("elbo", DRAWS, 1), ("path_integral", {}, 1), ("time_integral", {}, 0), ("pf_ode", FLOW, 2)],
+)
+def test_waits_of_likelihoods_do_not_grow_with_nodes(gpu_model, name, settings, most):
+    ebm, gpu = gpu_model
+    with gpu:
+        make_estimator(name, settings)(ebm.density, GPUTensor(torch.randn(2, 1, 8, 8)), 0.99)
+    assert sum(gpu.waits.values()) <= most
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
