@@ -28,8 +28,6 @@ from ebm_app.utils.processes import resolve_device
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    """Command-line arguments."""
-
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     limit: AtLeastTwo = setting("number of ordinary test images", 200)
     num_unusual: AtLeastTwo = setting(

@@ -41,8 +41,6 @@ OTHER_DATASETS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist", "cifar10":
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    """Command-line arguments."""
-
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     limit: AtLeastTwo = setting("number of ordinary test images", 1000)
     num_unusual: AtLeastTwo = setting(

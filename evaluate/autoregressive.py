@@ -35,8 +35,6 @@ WIDTH, NUM_LAYERS, BATCH_SIZE = 48, 4, 16
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags):
-    """Command-line arguments."""
-
     dataset: str = setting("data set", "digits")
     data_root: str = setting("folder of the data sets", "data")
     split: Literal["validation", "test"] = setting("split to evaluate", "test")

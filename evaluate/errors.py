@@ -29,8 +29,6 @@ PREDICTORS = ("energy", "amortised")
 
 @configuration(kw_only=True)
 class Arguments(bpd.Arguments):
-    """Command-line arguments."""
-
     num_seeds: AtLeastTwo = setting("number of seeds", 20)
     output_dir: Path = setting("folder for the record", Path("runs/errors"))
 

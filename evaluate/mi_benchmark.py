@@ -20,8 +20,6 @@ from ebm_app.utils.registry import choose
 
 @configuration(kw_only=True)
 class Arguments:
-    """Command-line arguments."""
-
     tasks: tuple[str, ...] = setting("tasks such as 1v1-normal-0.75, by default all", ())
     num_rows: PositiveInt = setting("rows of each task", 10_000)
     iterations: Steps = setting("max training steps of each network", 1_000)

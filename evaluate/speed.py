@@ -36,8 +36,6 @@ Action = Callable[[], object]
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    """Command-line arguments."""
-
     table: Literal["objectives", "parts"] = setting(
         "objectives, or parts of a step of the default recipe", "objectives"
     )

@@ -130,8 +130,6 @@ def save(pictures: Sequence[Image.Image], file: Path) -> None:
 
 @configuration(kw_only=True)
 class Arguments:
-    """Command-line arguments."""
-
     model: str = setting("folder or bundled name", "mnist")
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     output_dir: Path = setting("folder for the screenshots", Path("runs/screenshots"))

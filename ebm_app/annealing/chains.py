@@ -20,6 +20,7 @@ Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, ar
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -27,8 +28,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.annealing.estimates import LogZ, bennett, from_forward, from_reverse
-from ebm_app.annealing.moves import Move, denoising_moves
-from ebm_app.nets.protocols import LogDensity
+from ebm_app.annealing.moves import DenoisingMove, Move
+from ebm_app.nets.protocols import LogDensity, SteinScore, require
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import ARC_LENGTH
 from ebm_app.sampling.hmc import (
@@ -106,8 +107,10 @@ class Chains:
             Target(partial(field, t=t), partial(density, t=t)) for t in self.times[1:].tolist()
         ]
         self.moves = [Move()] * settings.num_temperatures
-        if is_diffused:
-            self.moves = denoising_moves(model, self.times)
+        if is_diffused:  # except the first move, because alpha may be 0 at its start
+            score = require(model, SteinScore, "method diffused").score
+            steps = pairwise(self.times[1:].tolist())
+            self.moves[1:] = [DenoisingMove(score, path, *ends) for ends in steps]
         self.step_sizes = 0.3 * path.variance(self.times[1:]).sqrt()
         self._tune()
 

@@ -15,13 +15,12 @@ al. 2022, arXiv:2201.06503, for the variance.
 """
 
 import math
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import Marginals, Score, SteinScore, require
-from ebm_app.paths import OneSidedPath, require_one_sided
+from ebm_app.nets.protocols import Score
+from ebm_app.paths import OneSidedPath
 from ebm_app.sampling.hmc import stay
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
@@ -96,12 +95,3 @@ def _log_density(residual: Tensor, variance: float) -> Tensor:
     """Return log N(residual; 0, variance I): (B, *) -> (B,) float64."""
     unit = standard_normal_log_density(residual.double() / math.sqrt(variance))
     return sum_except_batch(unit - math.log(variance) / 2)
-
-
-def denoising_moves(model: Marginals, times: Tensor) -> list[Move]:
-    """Return the K moves between times (K + 1,): steps of the reverse diffusion, which cost one
-    score evaluation each. The first is the identity, since alpha may be 0 at the first time."""
-    path = require_one_sided(model.path)
-    score = require(model, SteinScore, "method diffused").score
-    steps = pairwise(times[1:].tolist())
-    return [Move(), *(DenoisingMove(score, path, *ends) for ends in steps)]

@@ -28,8 +28,6 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Fraction, configuration, setting
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ebm_app.anomaly import AnomalyDetector
 
 COLUMNS = ("file", "p_value", "q_value", "unusual")
@@ -78,6 +76,7 @@ def detect(args: Arguments, detector: "AnomalyDetector", files: Sequence[Path]) 
     from scipy.stats import false_discovery_control
 
     from ebm_app.data.levels import to_display
+    from ebm_app.data.pictures import image_grid, save_image
 
     rate = args.false_alarm_rate or args.alpha
     detector.threshold(rate)  # raises if there are too few calibration images
@@ -107,7 +106,9 @@ def detect(args: Arguments, detector: "AnomalyDetector", files: Sequence[Path]) 
     write_rows(args.output_dir / "anomaly.csv", [*table], "w", COLUMNS)
     for name, _, levels, excess in rows[: is_unusual.sum()]:
         image = to_display(levels, config.num_levels)
-        save_map(args.output_dir / "maps" / f"{name}.png", image, torch.from_numpy(excess))
+        brightness = (torch.from_numpy(excess) / WHITE).clamp(0, 1).expand_as(image)
+        grid = image_grid(torch.stack([image, brightness]))
+        save_image(grid, args.output_dir / "maps" / f"{name}.png")
     return {
         "output_dir": str(args.output_dir),
         "images": len(rows),
@@ -144,13 +145,3 @@ def bundled_model(files: Sequence[Path]) -> str:
     if image.mode == "RGB":
         return "cifar10"
     return "digits" if image.size == (8, 8) else "mnist"
-
-
-def save_map(path: Path, image: "Tensor", excess: "Tensor") -> None:
-    """Write an image (C, H, W) in [0, 1] next to its anomaly map (H, W)."""
-    import torch
-
-    from ebm_app.data.pictures import image_grid, save_image
-
-    brightness = (excess / WHITE).clamp(0, 1).expand_as(image)
-    save_image(image_grid(torch.stack([image, brightness])), path)

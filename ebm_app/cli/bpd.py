@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.cli.names import OLD_ESTIMATORS, check_name
+from ebm_app.cli.names import check_name
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
 from ebm_app.utils.registry import choose, settings_of_each
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; return the metrics on the main process, and None on others."""
     args = parse(Arguments, __doc__, argv)
     for run in args.estimator:
-        check_name("estimator", run.partition(" ")[0], *OLD_ESTIMATORS.split(), ALL)
+        check_name("estimator", run.partition(" ")[0], ALL)
     if args.dequantisation:
         check_name("dequantisation", args.dequantisation)
     # slow to import, and not needed for --help

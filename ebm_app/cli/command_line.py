@@ -111,24 +111,17 @@ def parse(
     is_short = ADVANCED not in words and any(word in ("-h", "--help") for word in words)
     has_advanced = any(item.metadata.get("advanced") for item in dataclasses.fields(kind))
     note = ADVANCED_NOTE if is_short and has_advanced else ""
+    # tyro joins the lines of a paragraph
+    lines = (description or "").strip().replace("\nebm ", "\n\nebm ")
     values = tyro.cli(
         _flags(kind, is_short, first),
         args=["--help" if word == ADVANCED else word for word in words],
-        description=f"{_with_example_lines(description or '')}\n\n{note}{IMPORT_NOTE}",
+        description=f"{lines}\n\n{note}{IMPORT_NOTE}",
         use_underscores=True,
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     with user_errors():
         return kind(**vars(values))
-
-
-def _with_example_lines(description: str) -> str:
-    """Put blank lines between examples ``ebm ...``, because tyro joins the lines of a paragraph.
-
-    >>> _with_example_lines("ebm bpd digits\\nebm bpd mnist")
-    'ebm bpd digits\\n\\nebm bpd mnist'
-    """
-    return description.strip().replace("\nebm ", "\n\nebm ")
 
 
 def _flags(kind: type, hide_advanced: bool, first: Sequence[str]) -> type:

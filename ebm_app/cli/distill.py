@@ -41,8 +41,6 @@ NUM_HELD_OUT = 768
 
 @configuration(kw_only=True)
 class Arguments(LoopConfig, RunOptions, ConversionFlags):
-    """Flags of the command. The recipe replaces some defaults."""
-
     model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
     target: Literal["energy", "likelihood"] = setting("output of the network", "energy")
     dataset: str | None = setting("data set; if not given, the model's", None)

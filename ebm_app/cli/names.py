@@ -4,9 +4,10 @@ import sys
 
 from ebm_app.utils.registry import choose
 
-#: Names by setting; tests compare them with the registries
+#: Names and aliases by setting; tests compare them with the registries
 NAMES = {
-    "estimator": "elbo path_integral probability_flow time_integral energy discrete amortised",
+    "estimator": "elbo path_integral probability_flow time_integral energy discrete amortised "
+    "noised pf_ode ratio paper",
     "sampler": "dpm pf_ode annealed_hmc",
     "objective": "ctsm ctsm_v ctsm_m tsm dual",
     "path": "linear_vp vp schrodinger_bridge",
@@ -15,8 +16,6 @@ NAMES = {
     "augmentation": "none flip affine",
     "optimizer": "adam muon",
 }
-#: Aliases of estimators
-OLD_ESTIMATORS = "noised pf_ode ratio paper"
 
 
 def check_name(kind: str, name: str, *others: str) -> None:

@@ -26,7 +26,7 @@ from ebm_app.cli.command_line import (
     parse,
 )
 from ebm_app.cli.held_out import warn_of_training_images
-from ebm_app.cli.names import OLD_ESTIMATORS, check_name
+from ebm_app.cli.names import check_name
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.files import name_in_errors
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score the images of a folder; return their number and mean bits per dim."""
     args = parse(Arguments, __doc__, argv)
     if args.estimator:
-        check_name("estimator", args.estimator, *OLD_ESTIMATORS.split())
+        check_name("estimator", args.estimator)
     check_folder(args.folder)
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
