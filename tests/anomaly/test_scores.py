@@ -1,18 +1,65 @@
-"""Anomaly scores, p-values and the two-sample test against their equations."""
+"""Features, scores, p-values, the two-sample test and verdicts, against their equations."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
-from conftest import error_of
+from conftest import GREY, error_of
 from scipy.spatial.distance import mahalanobis
 from sklearn.covariance import LedoitWolf
 
 from ebm_app.anomaly import conformal_p_values, two_sample_test
-from ebm_app.anomaly.features import Features
+from ebm_app.anomaly.detector import AnomalyDetector
+from ebm_app.anomaly.features import GREY as LEVELS
+from ebm_app.anomaly.features import Features, extract_features, image_statistics, noise_times
+from ebm_app.anomaly.features import symmetric_copies as copies
 from ebm_app.anomaly.p_values import energy_distances
 from ebm_app.anomaly.scores import SCORES, TAIL, log_rank
+from ebm_app.anomaly.verdict import NO_DETECTOR, VERY_UNUSUAL, examine, place_of, verdict
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
+from ebm_app.nets.time_score import ModelOutput
+
+
+def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
+    """For s(x, t) = -x and alpha^2 + v = 1, e - e_s = alpha^2 e - alpha sqrt(v) y, and all copies
+    have the same loss."""
+    ebm = EBM(GREY).double().eval()
+
+    monkeypatch.setattr(ebm.density, "output", lambda x, t: ModelOutput(0 * x, -x, None))
+    images = torch.randint(0, 17, (3, 1, 8, 8), dtype=torch.uint8)
+    features, times = extract_features(ebm, images), noise_times(ebm)
+    noise = torch.randn((len(times), 1, 8, 8), generator=torch.manual_seed(0)).double()
+    u = torch.rand((1, 1, 8, 8), generator=torch.manual_seed(0)).double().expand(3, -1, -1, -1)
+    y = ebm.dequantise(images, u).y
+    for index, time in enumerate(times):
+        t = torch.tensor(time, dtype=torch.float64)
+        alpha, v = ebm.density.path.alpha(t), ebm.density.path.variance(t)
+        residual = alpha**2 * noise[index] - alpha * v.sqrt() * y
+        torch.testing.assert_close(features.squares[:, index], residual.square().mean(1))
+    losses = features.squares[:, : len(LEVELS[0])].sum((1, 2, 3)) / 2
+    torch.testing.assert_close(features.losses, losses[:, None].expand(-1, 8))
+
+
+def test_statistics_of_a_checkerboard_in_closed_form():
+    """Neighbours differ by 1, and the means of 2 x 2 and 4 x 4 squares are all 1/2."""
+    board = (torch.arange(8)[:, None] + torch.arange(8)) % 2
+    (statistics,) = image_statistics(board.expand(1, 3, 8, 8).double())
+    std = (64 / 63 / 4) ** 0.5
+    expected = [0.5] * 3 + [math.log(std + 0.01)] * 3 + [math.log(d + 1e-5) for d in (1, 0, 0)]
+    found = torch.cat([statistics[:6], statistics[7:]])
+    torch.testing.assert_close(found, torch.tensor(expected).double())
+    simpler = image_statistics(torch.zeros(1, 3, 8, 8))
+    assert simpler[0, 6] < statistics[6]
+
+
+@pytest.mark.parametrize(("shape", "num"), [((1, 2, 2), 8), ((1, 2, 3), 4), ((3, 2, 2), 1)])
+def test_copies_keep_the_shape_and_differ(shape, num):
+    image = torch.arange(float(torch.Size(shape).numel())).view(shape)
+    rotated = copies(image)
+    assert len({tuple(x.flatten().tolist()) for x in rotated}) == len(rotated) == num
+    assert all(x.shape == shape for x in rotated) and torch.equal(rotated[0], image)
 
 
 def random_features(num, seed):
@@ -85,3 +132,34 @@ def test_two_sample_test_detects_mirrored_images():
     shifted = two_sample_test(ebm, a, torch.cat([b[:40], b[40:].flip(-1)]), 199)
     assert same.p_value > 0.05 > shifted.p_value and shifted.b.shape == (80,)
     assert shifted.b[40:].mean() < shifted.b[:40].mean()
+
+
+def test_each_verdict_states_its_p_value():
+    facts = {"p_value": 0.64, "percentile": 100.0, "class": "7", "most_unusual": "lower left"}
+    share = "percent of held-out images are at least as unusual (p ="
+    unusual = {"p_value": 0.03, "percentile": 3.0}
+    for change, words in (
+        ({}, f"Usual 7: 64 {share} 0.64)."),
+        ({"class": None}, "Usual image: "),
+        (unusual, f"Unusual, mostly at the lower left: 3 {share} 0.03"),
+        (unusual | {"p_value": 0.002}, "Very unusual, mostly at the lower left: 0.2 "),
+        ({"p_value": 0.03, "most_unusual": None}, "Unusual, a blank image: "),
+        ({"p_value": None}, NO_DETECTOR),
+    ):
+        assert verdict(facts | change).startswith(words)
+    assert verdict(facts | {"p_value": 0.04}).endswith(", and simpler than all of them.")
+
+
+def test_place_names_the_third_of_the_image():
+    excess = np.zeros((9, 9))
+    for row, column, place in ((0, 8, "upper right"), (4, 0, "left"), (4, 4, "middle")):
+        excess[row, column] = excess.max() + 1
+        assert place_of(excess) == place
+
+
+def test_verdict_of_an_image_states_its_p_value():
+    detector, blank = AnomalyDetector("digits"), torch.zeros(1, 1, 8, 8)
+    p = detector.p_value(blank).item()
+    words = verdict({**examine(detector, blank)[0], "class": "9"})
+    assert words.startswith("Very unusual" if p <= VERY_UNUSUAL else "Unusual")
+    assert f"(p = {p:.2g})" in words
