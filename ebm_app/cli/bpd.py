@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import parse
+from ebm_app.cli.command_line import check_name, parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.cli.names import check_name
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
 from ebm_app.utils.registry import choose, settings_of_each

@@ -28,10 +28,22 @@ from tyro.conf import Positional
 from ebm_app.utils.errors import Interrupted, UserError, user_message
 from ebm_app.utils.fields import Seed, configuration, setting, user_errors
 from ebm_app.utils.output import lasting_terminal
-from ebm_app.utils.registry import import_extension
+from ebm_app.utils.registry import choose, import_extension
 
 T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
+#: Names and aliases by setting, to check flags before slow imports. Tests compare the registries
+NAMES = {
+    "estimator": "elbo path_integral probability_flow time_integral energy discrete amortised "
+    "noised pf_ode ratio paper",
+    "sampler": "dpm pf_ode annealed_hmc",
+    "objective": "ctsm ctsm_v ctsm_m tsm dual",
+    "path": "linear_vp vp schrodinger_bridge",
+    "space": "ambient display gaussian copula spline",
+    "dequantisation": "uniform truncated_normal decoder",
+    "augmentation": "none flip affine",
+    "optimizer": "adam muon",
+}
 ADVANCED = "--help_advanced"
 ADVANCED_NOTE = f"{ADVANCED} shows all flags. "
 IMPORT_NOTE = (
@@ -136,6 +148,13 @@ def _flags(kind: type, hide_advanced: bool, first: Sequence[str]) -> type:
         if "help" in item.metadata and not (hide_advanced and item.metadata.get("advanced"))
     ]
     return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)
+
+
+def check_name(kind: str, name: str, *others: str) -> None:
+    """Raise a UserError for a name that is neither registered nor in ``others``. If a module of
+    ``--import`` may have registered classes, the name is not checked."""
+    if "torch" not in sys.modules:
+        choose(kind, name, [*NAMES[kind].split(), *others])
 
 
 def explicit(args: Any, argv: Sequence[str] | None, kind: type) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
-from ebm_app.cli.names import check_name
+from ebm_app.cli.command_line import CommonFlags, ModelFlag, check_name, parse
 from ebm_app.utils.fields import NonNegative, PositiveInt, Steps, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.registry import choose, settings_of_each

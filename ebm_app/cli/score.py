@@ -23,10 +23,10 @@ from ebm_app.cli.command_line import (
     ModelFlag,
     Positional,
     argument,
+    check_name,
     parse,
 )
 from ebm_app.cli.held_out import warn_of_training_images
-from ebm_app.cli.names import check_name
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.files import name_in_errors

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebm_app.cli.command_line import explicit, parse
-from ebm_app.cli.names import NAMES, check_name
+from ebm_app.cli.command_line import NAMES, check_name, explicit, parse
 from ebm_app.cli.run_flags import DataFlags, restore, resume, run_options
 from ebm_app.config import Settings
 from ebm_app.training.plan import RunOptions, flags_on_resume

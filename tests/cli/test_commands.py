@@ -15,8 +15,7 @@ from conftest import GREY, ROOT, error_of
 from ebm_app import EBM
 from ebm_app.cli import bpd, sample
 from ebm_app.cli.__main__ import ALIASES, COMMANDS, main
-from ebm_app.cli.command_line import Positional, argument, explicit, parse
-from ebm_app.cli.names import NAMES
+from ebm_app.cli.command_line import NAMES, Positional, argument, explicit, parse
 from ebm_app.likelihood import ALIASES as ALIASES_OF_ESTIMATORS
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
