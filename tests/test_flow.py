@@ -4,9 +4,8 @@ import math
 
 import pytest
 import torch
-from conftest import TINY, call, error_of, figures_of
+from conftest import SMALL, TINY, call, equal_tensors, error_of, figures_of
 from exact import generator, normal, uniform
-from runs import SMALL, equal_tensors
 
 from ebm_app import EBM, train
 from ebm_app.data.images import ImageData

@@ -7,11 +7,10 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from conftest import error_of, write_idx, write_mnist
+from conftest import SMALL, equal_tensors, error_of, weights_of, write_idx, write_mnist
 from datasets import ClassLabel, Dataset, Features
 from datasets import Image as ImageFeature
 from PIL import Image
-from runs import SMALL, equal_tensors, weights_of
 from sklearn.datasets import load_digits
 from torchvision import datasets
 

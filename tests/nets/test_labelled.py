@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import GREY, error_of
+from conftest import GREY, SMALL, error_of, random_images
 from exact import F64, ExactModel, generator, like_modes, normal
-from runs import SMALL, random_images
 
 from ebm_app import EBM, train
 from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig

@@ -11,8 +11,7 @@ import forked
 import psutil
 import pytest
 import torch
-from conftest import GREY, ROOT, TINY
-from runs import equal_tensors, without_speeds
+from conftest import GREY, ROOT, TINY, equal_tensors, without_speeds
 from safetensors.torch import load_file
 
 from ebm_app.ebm import EBM

@@ -11,8 +11,16 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import ROOT, call, error_of
-from runs import SMALL, equal_tensors, random_images, weights_of, without_speeds
+from conftest import (
+    ROOT,
+    SMALL,
+    call,
+    equal_tensors,
+    error_of,
+    random_images,
+    weights_of,
+    without_speeds,
+)
 from safetensors.torch import save
 
 from ebm_app import EBM, train

@@ -1,4 +1,4 @@
-"""The training loop: exact resumes, batches that depend on the step only, failures."""
+"""The training loop: exact resumes, batches that depend on the step only, failures; Muon."""
 
 import os
 import shutil
@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import error_of
-from runs import SMALL, equal_tensors, random_images, weights_of, without_speeds
+from conftest import SMALL, equal_tensors, error_of, random_images, weights_of, without_speeds
+from exact import normal
+from torch import nn
 
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
@@ -17,6 +18,7 @@ from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training.checkpoint import find_checkpoint, load
 from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.metrics import read_metrics
+from ebm_app.training.optimizers import NEWTON_SCHULZ, OPTIMIZERS, Muon, orthogonalise
 from ebm_app.training.plan import CONSTANT
 from ebm_app.training.settings import resolve
 from ebm_app.training.trainer import Trainer
@@ -187,3 +189,45 @@ def test_nonfinite_loss_is_reported_with_its_step(data, tmp_path):
     run.train_step = poisoned
     assert "loss of step 5" in error_of(run.fit)
     assert (tmp_path / "run" / "checkpoint-4").is_dir()
+
+
+def test_muon_matches_torch_on_matrices():
+    """Torch computes in bfloat16. A convolution (out, in, h, w) is the matrix (out, in h w)."""
+    ours, theirs = (nn.Parameter(normal((64, 48)).float()) for _ in range(2))
+    before = ours.detach().clone()
+    filters = nn.Parameter(before.view(64, 12, 2, 2).clone())
+    own = Muon([ours, filters], lr=0.01, weight_decay=0.1)
+    settings = {"momentum": 0.95, "adjust_lr_fn": "match_rms_adamw"}
+    other = torch.optim.Muon([theirs], lr=0.01, weight_decay=0.1, **settings)
+    for step in range(3):
+        for weight in (ours, theirs, filters):
+            weight.grad = normal((64, 48), step).float().view_as(weight)
+        own.step()
+        other.step()
+    assert (ours - theirs).norm() < 0.02 * (ours - before).norm()
+    assert torch.equal(filters.flatten(1), ours)
+
+
+def test_newton_schulz_steps_act_on_singular_values():
+    """Stacks of one shorter side are computed together, wide, tall and square ones."""
+    a, b, c = NEWTON_SCHULZ
+    stacks = [normal((2, 6, 9)), normal((3, 9, 6), 1), normal((1, 6, 6), 2), normal((1, 4, 6), 3)]
+    for stack, result in zip(stacks, orthogonalise(stacks), strict=True):
+        left, values, right = torch.linalg.svd(stack, full_matrices=False)
+        values = values / values.norm(dim=1, keepdim=True)
+        for _ in range(5):
+            values = a * values + b * values**3 + c * values**5
+        torch.testing.assert_close(result, left @ (values[..., None] * right))
+
+
+def test_muon_is_adam_on_other_weights():
+    runs = []
+    for name in ("adam", "muon"):
+        weights = [nn.Parameter(normal(shape).float()) for shape in [(32,), (2, 64, 3, 3)]]
+        optimizer = OPTIMIZERS[name](weights, lr=0.01, weight_decay=0.1)
+        for step in range(3):
+            for weight in weights:
+                weight.grad = normal(weight.shape, step).float()
+            optimizer.step()
+        runs.append(weights)
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
