@@ -16,8 +16,6 @@ from safetensors.torch import save_file
 from ebm_app import EBM, complete
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.levels import to_levels
-from ebm_app.likelihood import VariationalBound
-from ebm_app.likelihood.dequantisation import TruncatedNormal
 from ebm_app.nets.density import density_of
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import LinearVPPath
@@ -87,6 +85,8 @@ def test_encoded_images_are_points_of_the_model(ebm):
     assert torch.equal(x, ebm.encode(to_levels(images(), 17), seed=3))
     assert torch.equal(ebm.energy(x.double()), ebm.energy(x))
     assert ebm.energy(x).shape == ebm.time_score(x, 0.5).shape == (3,)
+    default = ebm.likelihood(images(), "elbo", "uniform")
+    assert torch.equal(ebm.log_prob(images()), default.log_prob)
 
 
 @pytest.mark.parametrize("name", ["digits", "digits-energy"])
@@ -118,18 +118,6 @@ def test_results_do_not_depend_on_batch_size(ebm):
     assert whole[1].shape == (5,) and whole[1].dtype == torch.float64
     assert "pf_ode" in error_of(ebm.sample, 2, return_log_prob=True)
     assert "num_probes" in error_of(ebm.sample, 2, PFODESampler(3), return_log_prob=True)
-
-
-def test_options_by_name_equal_objects(ebm):
-    u = torch.rand((2, 3, 1, 8, 8), generator=generator(7))
-    options = {"estimator": "elbo", "dequantiser": "truncated_normal", "seed": 4, "num_nodes": 4}
-    by_name = ebm.likelihood(images(), noise=u, **options)
-    bound = VariationalBound(num_nodes=4, seed=4)
-    by_object = ebm.likelihood(images(), bound, TruncatedNormal(), noise=u)
-    assert torch.equal(by_name.log_prob, by_object.log_prob) and by_name.nfe == 2 * 4
-    default = ebm.log_prob(images(), noise=u)
-    assert torch.equal(default, ebm.likelihood(images(), "elbo", "uniform", noise=u).log_prob)
-    assert not torch.equal(default, by_name.log_prob)
 
 
 def test_wrong_files_and_options_are_reported(ebm, tmp_path):

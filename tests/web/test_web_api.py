@@ -81,7 +81,7 @@ def test_client_generates_images_step_by_step(client, page):
 
 
 @pytest.mark.process
-def test_client_scores_a_drawing(client, tmp_path):
+def test_client_scores_a_drawing_and_refuses_other_files(client, tmp_path):
     ink = np.zeros((280, 280))
     ink[40:240, 120:160] = 255
     stroke = handle_file(save_picture(tmp_path / "=stroke.png", ink))
@@ -92,10 +92,6 @@ def test_client_scores_a_drawing(client, tmp_path):
     empty = {**canvas, "composite": None}
     _, answer, *_ = client.predict("grey", empty, 4, api_name="/score_drawing")
     assert answer.startswith("The canvas is empty")
-
-
-@pytest.mark.process
-def test_unreadable_image_gives_a_message(client, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
     with pytest.raises(AppError, match="cannot be read as an image"):
         client.predict("grey", handle_file(tmp_path / "bad.png"), 4, api_name="/score")
