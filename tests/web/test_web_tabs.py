@@ -128,22 +128,11 @@ def test_every_evaluation_is_shown(monkeypatch):
     assert abs(metrics["divergence_truth"] - 16) < 4 * (32 / 50) ** 0.5
     sets = [metrics["points"] for *_, metrics in outputs[1:]]
     assert sets == ["validation"] * 3 + ["test"]
-
-
-def test_only_two_dimensional_problems_have_a_plot_of_densities():
-    names = "gaussians_d5", "variance_preserving", "ctsm_v_time1"
-    *_, (_, _, densities, _) = toy.toy(*names, 1e-3, 2, 3)
-    assert densities is None
-
-
-def test_diverged_training_suggests_a_lower_learning_rate():
-    assert "learning rate" in toy.result_text({"error": None})
-
-
-def test_unknown_path_of_a_problem_raises():
-    names = "mixtures_k2", "variance_preserving", "ctsm_v_time1"
+    *_, (_, _, densities, _) = toy.toy("gaussians_d5", *arguments[1:])
+    assert densities is None  # of more than two dimensions
+    assert "learning rate" in toy.result_text({"error": None})  # diverged
     message = "unknown path of mixtures_k2 'variance_preserving': choose one of bridge_sigma1, "
-    assert message in error_of(next, toy.toy(*names, 1e-3, 10, 0))
+    assert message in error_of(next, toy.toy("mixtures_k2", *arguments[1:]))
 
 
 def draw_rows(folder, task="normal_1x1", num=600, seed=0):
