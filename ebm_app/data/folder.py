@@ -73,12 +73,7 @@ def read_folder(
 
     key = None if conversion is None else key_of(folder, names, conversion)
     images = load_all(read, len(names), lambda index: str(folder / names[index]), key)
-    report: dict[str, Any] = {
-        "files": len(names),
-        "skipped": skipped,
-        "bad": sorted(bad),
-        "notes": notes,
-    }
+    report = {"files": len(names), "skipped": skipped, "bad": sorted(bad), "notes": notes}
     labels, class_names = None, tuple(sorted({"/".join(parent) for parent in parents}))
     if len(depths) > 1:
         one, other, *_ = depths.values()
@@ -92,9 +87,7 @@ def read_folder(
     data = Labelled(images, labels, names, class_names)
     if not splits:
         return {"train": data}, report
-    rows: dict[str, list[int]] = {}
-    for row, split in enumerate(splits):
-        rows.setdefault(split, []).append(row)
+    rows = {own: [row for row, split in enumerate(splits) if split == own] for own in set(splits)}
     return {split: select(data, torch.tensor(own)) for split, own in rows.items()}, report
 
 
@@ -121,12 +114,10 @@ def find_images(folder: Path) -> tuple[list[str], dict[str, int], list[str]]:
         ]
         for name in names:
             suffix = os.path.splitext(name)[1].lower()
-            if name in hidden:
-                continue
-            if suffix in EXTENSIONS:
+            if name not in hidden and suffix in EXTENSIONS:
                 files.append(prefix + name)
                 parents.update(map(str.lower, parts))
-            else:
+            elif name not in hidden:
                 skipped[suffix or "without suffix"] += 1
     files.sort()
     if parents & IMAGES and parents & MASKS:
@@ -171,5 +162,4 @@ def unreadable(folder: Path, names: list[str]) -> set[str]:
         return False
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        is_each_bad = pool.map(is_bad, names)
-        return {name for name, bad in zip(names, is_each_bad, strict=True) if bad}
+        return {name for name, bad in zip(names, pool.map(is_bad, names), strict=True) if bad}

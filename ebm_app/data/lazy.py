@@ -93,9 +93,8 @@ class LazyImages:
         if isinstance(rows, slice):
             return self.select(rows)
         if not (self.pending and torch.equal(self.pending[0][0], rows)):
-            for _, futures in self.pending:
-                for future in futures:
-                    future.cancel()
+            for future in chain.from_iterable(futures for _, futures in self.pending):
+                future.cancel()
             self.pending.clear()
             self._submit(rows)
         _, futures = self.pending.popleft()
@@ -216,11 +215,10 @@ def _decode(
             decoded = chain.from_iterable(pool.map(lambda rows: [*map(read, rows)], parts))
             for index, pixels in zip(block, decoded, strict=True):
                 if index and pixels.shape[1:] != shape[1:]:
-                    (height, width), (own_height, own_width) = shape[1:], pixels.shape[1:]
+                    first, own = (f"{x[2]}x{x[1]}" for x in (shape, pixels.shape))
                     raise UserError(
-                        f"Images differ in size: '{name(0)}' is {width}x{height} and "
-                        f"'{name(index)}' is {own_width}x{own_height}. Resize them to NxN with "
-                        "--resolution N."
+                        f"Images differ in size: '{name(0)}' is {first} and '{name(index)}' is "
+                        f"{own}. Resize them to NxN with --resolution N."
                     )
                 if len(pixels) > shape[0]:  # the first image, or the first RGB image
                     shape = tuple(pixels.shape)

@@ -49,6 +49,8 @@ class HostWaits(TorchDispatchMode):
                 return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
         elif name == "copy_":
             self.num += args[0].device != args[1].device and True not in args[2:]
+        elif name == "index":
+            self.num += any(x is not None and x.device != args[0].device for x in args[1])
         return func(*args, **kwargs)
 
 
@@ -72,9 +74,10 @@ def test_waits_are_counted():
         there = torch.ones(2).to(GPU)
         assert there.sum().item() and there.cpu().shape == there.shape
         there.copy_(torch.zeros(2))
+        there[torch.tensor([0])]
         with pytest.raises(NotImplementedError):
             there[there > 0]
-    assert waits.num == 4
+    assert waits.num == 5
 
 
 def test_images_are_copied_from_pinned_memory(monkeypatch):
