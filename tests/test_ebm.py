@@ -1,5 +1,6 @@
-"""EBM: energy and scores in closed form, likelihood options, folders, and the hub."""
+"""EBM: closed forms, likelihood options, folders, the hub, and the bits of bundled models."""
 
+import math
 import shutil
 from functools import partial
 from pathlib import Path
@@ -7,19 +8,24 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import huggingface_hub
+import numpy as np
 import pytest
 import torch
 from conftest import digit, error_of
 from exact import F64, ExactModel, generator, normal
+from PIL import Image
 from safetensors.torch import save_file
 
+import ebm_app
 from ebm_app import EBM, complete
 from ebm_app.config import EBMConfig, PathConfig
+from ebm_app.data.images import load_images
 from ebm_app.data.levels import to_levels
 from ebm_app.nets.density import density_of
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import PFODESampler
+from ebm_app.utils.tensors import standard_error
 
 CONFIG = EBMConfig(
     dataset="digits",
@@ -160,3 +166,58 @@ def test_results_that_are_not_finite_are_reported(estimator):
     settings = {"num_steps": 2} if estimator == "probability_flow" else {}
     assert "not finite" in error_of(ebm.likelihood, images(), estimator, **settings)
     assert "not finite" in error_of(ebm.sample, 2, num_steps=2)
+
+
+BUNDLED = Path(ebm_app.__file__).parent / "pretrained"
+#: Bits per dim; one thread or two differ by 1e-8
+TOLERANCE = 1e-4
+#: Bits per dim by elbo: mean and first image; mean of the card over the test split, and its error
+BITS = {
+    "digits": (1.647134, 1.559604, 1.6629, 0.0158),
+    "digits-energy": (1.708638, 1.393690, 1.6626, 0.0216),
+    "mnist": (0.860089, 0.764414, 0.8977, 0.0029),
+    "fashion": (2.305374, 2.788862, 2.7574, 0.0270),
+    "cifar10": (3.540795, 3.116231, 3.0727, 0.0216),
+    "mnist-energy": (1.032214, 0.933572, 1.1052, 0.0088),
+    "mnist-latent": (1.051284, 0.983882, 1.0774, 0.0085),
+}
+#: Mean bits per dim of eight digits by other estimators.
+DIGITS = {
+    "digits": {"time_integral": 1.650206, "path_integral": 1.588769},
+    "digits-energy": {"energy": 1.631929},
+}
+
+
+def levels_of(name):
+    """Return the first 32 held-out digits, or the images in the model folder: ten grey ones, or
+    three in colour."""
+    if name.startswith("digits"):
+        return load_images("digits").test[:32]
+    files = [BUNDLED / name / f"example_{index}.png" for index in range(10)]
+    pixels = [np.asarray(Image.open(file))[::8, ::8] for file in files]  # enlarged eight times
+    levels = torch.from_numpy(np.stack(pixels))
+    return levels[:, None] if levels.ndim == 3 else levels[:3].permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_bits_match_the_card(name):
+    ebm, levels = EBM.from_pretrained(name), levels_of(name)
+    bits = ebm.likelihood(levels, estimator="elbo").bits_per_dim.double()
+    mean, first, published, error = BITS[name]
+    assert bits.mean().item() == pytest.approx(mean, abs=TOLERANCE)
+    assert bits[0].item() == pytest.approx(first, abs=TOLERANCE)
+    assert abs(mean - published) < 3 * math.hypot(standard_error(bits).item(), error)
+
+
+@pytest.mark.parametrize("name", DIGITS)
+def test_other_estimators_on_digits(name):
+    ebm, levels = EBM.from_pretrained(name), levels_of(name)[:8]
+    for estimator, expected in DIGITS[name].items():
+        bits = ebm.likelihood(levels, estimator).bits_per_dim.mean().item()
+        assert bits == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_samples_of_digits():
+    images = EBM.from_pretrained("digits").sample(4, "pf_ode", num_steps=5)
+    # rounding may move a pixel to the next level, which changes the mean by 2e-4
+    assert images.mean().item() == pytest.approx(0.357910, abs=1e-3)

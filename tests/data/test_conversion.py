@@ -1,5 +1,6 @@
-"""Levels of images, and image files of another form than a model's."""
+"""Levels of images, files of another form than a model's, augmentation, and unusual images."""
 
+import math
 from itertools import combinations
 
 import numpy as np
@@ -7,12 +8,17 @@ import pytest
 import torch
 from conftest import GREY, error_of, save_picture
 from exact import generator
+from exact import generator as rng
 from PIL import Image
 
 from ebm_app.config import EBMConfig
+from ebm_app.data.augmentation import AUGMENTATIONS, Affine
+from ebm_app.data.images import load_images
 from ebm_app.data.levels import dequantise, quantise, to_display, to_levels
 from ebm_app.data.pictures import convert_image, to_pil, to_pixels, to_uint8
+from ebm_app.data.unusual import KINDS, OTHER_KINDS, make_unusual
 from ebm_app.evaluation.held_out import images_for
+from ebm_app.utils.random import RowNoise
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -104,3 +110,75 @@ def test_folders_are_converted_only_if_allowed(tmp_path):
     assert data.train.shape[1:] == (1, 8, 8) and data.num_levels == 17 and data.train.max() < 17
     own = images_for(EBMConfig(name, (3, 8, 8), 256), name)  # as by --resolution 8
     assert own.image_shape == (3, 8, 8)
+
+
+def noise(num):
+    return RowNoise("cpu", 0, 0, torch.arange(num), num)
+
+
+def transform(position, value, monkeypatch, levels):
+    """Transform ``levels`` by one number of the condition."""
+    deviations = [0.0] * 6
+    deviations[position] = value
+    monkeypatch.setattr(Affine, "deviations", deviations)
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.zeros(*size))
+    monkeypatch.setattr(torch, "randn", lambda *size, **options: torch.ones(*size))
+    return Affine()(levels, noise(1))[0]
+
+
+@pytest.mark.parametrize("name", ["none", "affine"])
+def test_condition_zero_means_no_change(name):
+    levels = load_images("digits").train[:200]
+    changed, condition = AUGMENTATIONS[name]()(levels, noise(200))
+    assert changed.dtype == torch.uint8 and changed.shape == levels.shape and changed.max() <= 16
+    assert condition.shape == (200, AUGMENTATIONS[name].dim)
+    same = (condition == 0).all(1)
+    assert torch.equal(changed[same], levels[same])
+
+
+def test_flip_mirrors_half_of_the_images():
+    levels = load_images("digits").train[:200]
+    changed, _ = AUGMENTATIONS["flip"]()(levels, noise(200))
+    is_mirrored = (changed == levels.flip(-1)).flatten(1).all(1)
+    assert (is_mirrored | (changed == levels).flatten(1).all(1)).all()
+    assert 60 < is_mirrored.sum() < 140
+
+
+def test_rotation_shift_and_scale_are_exact(monkeypatch):
+    levels = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+    levels[0, 0, 1, 2], levels[0, 0, 5, 6] = 16, 8
+    turned = transform(0, math.pi / 2, monkeypatch, levels)
+    assert any(torch.equal(turned, levels.rot90(k, (2, 3))) for k in (1, 3))
+    shifted = transform(4, 0.5, monkeypatch, levels)  # half of half the side: two pixels
+    assert torch.equal(shifted[..., :-2], levels[..., 2:])
+    flat = torch.full((1, 1, 8, 8), 7, dtype=torch.uint8)
+    assert torch.equal(transform(2, math.log(2), monkeypatch, flat), flat)
+
+
+ALL = KINDS | OTHER_KINDS
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("shape", [(6, 1, 8, 8), (5, 3, 28, 12)])
+def test_kinds_keep_the_shape_and_change_most_images(kind, shape):
+    images = torch.rand(shape, generator=rng())
+    changed = ALL[kind](images, rng())
+    assert changed.shape == shape and changed.isfinite().all()
+    assert (changed != images).flatten(1).any(1).sum() >= len(images) - 1
+    assert torch.equal(changed, ALL[kind](images, rng()))
+
+
+@pytest.mark.parametrize(
+    "kind", ["warped", "halves of two", "shuffled", "thick strokes", "a square of another"]
+)
+def test_rearranging_kinds_keep_a_constant_image(kind):
+    grey = torch.full((4, 1, 8, 8), 0.25)
+    torch.testing.assert_close(ALL[kind](grey, rng()), grey)
+
+
+def test_unusual_images_are_levels():
+    levels = torch.randint(17, (200, 1, 8, 8), dtype=torch.uint8, generator=rng())
+    changed = make_unusual(levels, 17, rng(), KINDS)
+    assert changed.dtype == torch.uint8 and changed.shape == levels.shape and changed.max() == 16
+    assert torch.equal(changed, make_unusual(levels, 17, rng(), KINDS))
+    assert (changed != levels).flatten(1).any(1).float().mean() > 0.9

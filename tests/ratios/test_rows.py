@@ -98,7 +98,7 @@ def test_invalid_file_is_named(tmp_path, content, parts):
     assert all(part in message for part in (str(path), *parts)) and "trust" not in message
 
 
-def test_table_that_would_be_misread_raises(tmp_path):
+def test_headers_are_names_and_not_numbers(tmp_path):
     for text, reason in (
         ("1.5,2\n2.5,3\n", "instead of the names"),  # the first row would be lost
         ("1,5;2\n2,5;3\n", "instead of the names"),
@@ -107,21 +107,12 @@ def test_table_that_would_be_misread_raises(tmp_path):
         ("a;b\n1;2\n2;3 %\n", "'3 %' in row 2"),
     ):
         assert reason in error_of(read_rows, write(tmp_path / "d.csv", text))
-
-
-def test_header_with_years_or_quoted_separators(tmp_path):
+    # years and quoted separators are names
     assert [*read_rows(write(tmp_path / "a.csv", "2019,2020\n1,2\n"))] == ["2019", "2020"]
     assert [*read_rows(write(tmp_path / "b.csv", '"a, in m";b\n1,5;2\n'))] == ["a, in m", "b"]
 
 
-def test_arrays_with_none_and_records(tmp_path):
-    assert "1 of 2 values of x are missing" in error_of(as_columns, [1.0, None], "x")
-    records = np.array([(1, 2.5)], [("a", int), ("b", float)])
-    assert as_columns(records, "x").to_numpy().tolist() == [[1, 2.5]]
-    assert as_columns(torch.ones(2, dtype=torch.bfloat16), "x").shape == (2, 1)
-
-
-def test_masked_nan_and_infinite_values_raise():
+def test_missing_masked_and_infinite_values_raise():
     values = NUMBERS.copy()
     values[[3, 9], [1, 0]] = np.nan, np.inf
     message = error_of(as_columns, values, "x1")
@@ -131,12 +122,16 @@ def test_masked_nan_and_infinite_values_raise():
     assert f"{(NUMBERS > 0.5).sum()} values of x0 are masked" in message
     nullable = pd.DataFrame({"a": [1, None]}, dtype="Int64")
     assert "1 of 2 values of x" in error_of(as_columns, nullable, "x")
+    assert "1 of 2 values of x are missing" in error_of(as_columns, [1.0, None], "x")
 
 
-def test_columns_of_arrays_match_any_names():
+def test_arrays_and_records_become_columns_of_any_names():
     array = as_columns(torch.tensor(NUMBERS).requires_grad_(), "x")
     table = pd.DataFrame(NUMBERS, columns=list("abc"))
     assert np.array_equal(array, NUMBERS)
+    records = np.array([(1, 2.5)], [("a", int), ("b", float)])
+    assert as_columns(records, "x").to_numpy().tolist() == [[1, 2.5]]
+    assert as_columns(torch.ones(2, dtype=torch.bfloat16), "x").shape == (2, 1)
     check_columns(array.columns, table.columns)
     for columns in (array.columns[:2], pd.Index(["a", "c", "b"])):
         assert "a, b, c" in error_of(check_columns, columns, table.columns)

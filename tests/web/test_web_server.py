@@ -153,7 +153,7 @@ def test_link_sets_valid_values_only(models):
     assert '{"tab": "score"}' in write_link("model", tab="score")
 
 
-def test_each_model_folder_is_listed_once(page_files, folder, tmp_path):
+def test_each_model_folder_is_listed_once(page_files, folder, tmp_path, monkeypatch):
     names = ["grey", "colour", "labelled", "grey/checkpoint-5"]
     assert list(find_models(str(folder / "grey"), str(folder))) == names
     assert list(find_models(None, str(folder))) == ["colour", "grey", "labelled", names[-1]]
@@ -164,9 +164,6 @@ def test_each_model_folder_is_listed_once(page_files, folder, tmp_path):
     for name in (str(folder / "colour"), "../grey", ""):
         with pytest.raises(UserError, match="model"):
             models.load(name)
-
-
-def test_bundled_models_are_listed_by_default(monkeypatch):
     monkeypatch.setattr("ebm_app.cli.app.BUNDLED", BUNDLED)
     others = ["cifar10", "digits", "digits-energy", "fashion", "mnist-energy", "mnist-latent"]
     assert list(find_models(None, None)) == ["mnist", *others]
