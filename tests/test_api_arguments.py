@@ -67,7 +67,14 @@ def test_invalid_images_raise_a_user_error(ebm, flow, images):
 
 
 def test_invalid_settings_raise_a_user_error(ebm):
-    for settings in ({"num_images": 0}, {"seed": -1}, {"guidance": -1}, {"labels": 3}, {"a": 1}):
+    for settings in (
+        {"num_images": 0},
+        {"num_images": "4"},
+        {"seed": -1},
+        {"guidance": -1},
+        {"labels": 3},
+        {"a": 1},
+    ):
         error_of(ebm.sample, **{"num_images": 1, **settings})
     for settings in ({"repeats": 0}, {"estimator": "v"}, {"num_nodes": 0.5}, {"batch_size": 0}):
         error_of(ebm.likelihood, IMAGES, **settings)

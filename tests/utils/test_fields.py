@@ -50,6 +50,7 @@ def test_make_builds_by_name_and_keeps_instances():
     assert from_strings(Hike, {"num_steps": "4", "pace": "0.5"}) == made
     assert make(KINDS, Walk, "walk", made, {}) is made
     assert make(KINDS, Walk, "walk", "hike", {"num_steps": None}) == Hike()
+    assert "got '4'" in error_of(make, KINDS, Walk, "walk", "hike", {"num_steps": "4"})
     for wrong in (3, Hike, None):
         assert "walk" in error_of(make, KINDS, Walk, "walk", wrong, {})
     assert "hike" in error_of(make, KINDS, Walk, "walk", "run", {})
