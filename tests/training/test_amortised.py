@@ -190,6 +190,15 @@ class OffByDistance:
         return summaries[:, 0]
 
 
+def test_distance_has_mean_square_1_over_training_images():
+    model, generator = network(), torch.Generator().manual_seed(0)
+    size = len(model.centre)
+    scale = torch.linspace(1, 3, size)
+    summaries = 5 + scale * torch.randn(4 * size, size, generator=generator)
+    model.set_training_features(summaries)
+    assert model.distance(summaries).square().mean().item() == pytest.approx(1, rel=0.01)
+
+
 def test_calibrated_error_follows_the_distance():
     levels = torch.arange(1, 101, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
     terms = torch.zeros(levels.shape)
