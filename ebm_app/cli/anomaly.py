@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import CommonFlags, ConversionFlags, Positional, parse
+from ebm_app.cli.command_line import CommonFlags, ImageFileFlags, Positional, parse
 from ebm_app.cli.score import check_folder, list_images, name_of, read_levels, write_rows
 from ebm_app.folders import CONFIG_FILE, find_folder
 from ebm_app.utils.errors import UserError
@@ -38,7 +38,7 @@ WHITE = 6.0
 
 
 @configuration(kw_only=True)
-class Arguments(CommonFlags, ConversionFlags):
+class Arguments(CommonFlags, ImageFileFlags):
     model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
     folder: Positional[Path | None] = setting("folder of images, searched recursively", None)
     output_dir: Path = setting("folder to write to", Path("runs/anomaly"))

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ebm_app.cli.command_line import ConversionFlags, Positional, explicit, parse
+from ebm_app.cli.command_line import ImageFileFlags, Positional, explicit, parse
 from ebm_app.cli.run_flags import resume, run_options
 from ebm_app.config import LoopConfig
 from ebm_app.training.plan import RunOptions
@@ -40,7 +40,7 @@ NUM_HELD_OUT = 768
 
 
 @configuration(kw_only=True)
-class Arguments(LoopConfig, RunOptions, ConversionFlags):
+class Arguments(LoopConfig, RunOptions, ImageFileFlags):
     model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
     target: Literal["energy", "likelihood"] = setting("output of the network", "energy")
     dataset: str | None = setting("data set; if not given, the model's", None)

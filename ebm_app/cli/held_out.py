@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ebm_app.cli.command_line import CommonFlags, ConversionFlags, ModelFlag
+from ebm_app.cli.command_line import CommonFlags, ImageFileFlags, ModelFlag
 from ebm_app.config import Margin
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, Draws, NumLevels, configuration, setting
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @configuration(kw_only=True)
-class ImageFlags(CommonFlags, ConversionFlags, ModelFlag):
+class ImageFlags(CommonFlags, ImageFileFlags, ModelFlag):
     """Flags of a command that reads images for a model."""
 
     dataset: str | None = setting("data set; if not given, the model's", None)

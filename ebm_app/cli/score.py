@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import (
     CommonFlags,
-    ConversionFlags,
+    ImageFileFlags,
     ModelFlag,
     Positional,
     argument,
@@ -41,7 +41,7 @@ COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim", "trained_on")
 
 
 @configuration(kw_only=True)
-class Arguments(CommonFlags, ConversionFlags, ModelFlag):
+class Arguments(CommonFlags, ImageFileFlags, ModelFlag):
     folder: Positional[Path] = argument("folder of images, searched recursively")
     output: Path = setting("CSV file to write", Path("scores.csv"))
     estimator: str | None = setting("estimator of log p; if not given, the model's", None)
@@ -89,7 +89,7 @@ def check_folder(folder: str | Path) -> None:
 
 
 def read_levels(
-    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ConversionFlags
+    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ImageFileFlags
 ) -> "dict[int, Tensor]":
     """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index. With
     ``--skip_bad``, print the errors of files that cannot be used."""

@@ -87,7 +87,9 @@ def read_folder(
     data = Labelled(images, labels, names, class_names)
     if not splits:
         return {"train": data}, report
-    rows = {own: [row for row, split in enumerate(splits) if split == own] for own in set(splits)}
+    rows: dict[str, list[int]] = {}
+    for row, split in enumerate(splits):
+        rows.setdefault(split, []).append(row)
     return {split: select(data, torch.tensor(own)) for split, own in rows.items()}, report
 
 

@@ -228,5 +228,8 @@ class Amortised(Estimator):
 
 def _folder_of(model: PathDensity, folder: str | None) -> Path | None:
     """Return the folder of the network for a model, or None if there is none."""
-    path = folder or (model.folder and model.folder / AMORTISED_FOLDER)
-    return Path(path) if path and Path(path, CONFIG_FILE).is_file() else None
+    if folder is None:
+        path = None if model.folder is None else model.folder / AMORTISED_FOLDER
+    else:
+        path = Path(folder)
+    return path if path is not None and (path / CONFIG_FILE).is_file() else None
