@@ -21,6 +21,8 @@ from ebm_app import EBM, complete
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.levels import to_levels
+from ebm_app.likelihood import VariationalBound
+from ebm_app.likelihood.dequantisation import TruncatedNormal
 from ebm_app.nets.density import density_of
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import LinearVPPath
@@ -126,11 +128,26 @@ def test_results_do_not_depend_on_batch_size(ebm):
     assert "num_probes" in error_of(ebm.sample, 2, PFODESampler(3), return_log_prob=True)
 
 
+def test_options_by_name_equal_objects(ebm):
+    u = torch.rand((2, 3, 1, 8, 8), generator=generator(7))
+    options = {"estimator": "elbo", "dequantiser": "truncated_normal", "seed": 4, "num_nodes": 4}
+    by_name = ebm.likelihood(images(), noise=u, **options)
+    bound = VariationalBound(num_nodes=4, seed=4)
+    by_object = ebm.likelihood(images(), bound, TruncatedNormal(), noise=u)
+    assert torch.equal(by_name.log_prob, by_object.log_prob) and by_name.nfe == 2 * 4
+    default = ebm.log_prob(images(), noise=u)
+    assert torch.equal(default, ebm.likelihood(images(), "elbo", "uniform", noise=u).log_prob)
+    assert not torch.equal(default, by_name.log_prob)
+
+
 def test_wrong_files_and_options_are_reported(ebm, tmp_path):
     ebm.save_pretrained(tmp_path)
     weights = {**ebm.state_dict(), "extra": torch.zeros(1)}
     save_file(weights, tmp_path / "model.safetensors")
     assert "extra has shape (1,), expected None" in error_of(EBM.from_pretrained, tmp_path)
+    del weights["extra"], weights[name := next(iter(weights))]
+    save_file(weights, tmp_path / "model.safetensors")
+    assert name in error_of(EBM.from_pretrained, tmp_path)
     assert "no model 'nothing'" in error_of(EBM.from_pretrained, "nothing")
     assert "could not be downloaded" in error_of(EBM.from_pretrained, "nobody/nothing")  # offline
     assert "(N, 1, 8, 8)" in error_of(ebm.likelihood, torch.zeros(2, 3, 8, 8))

@@ -8,7 +8,6 @@ import pytest
 import torch
 from conftest import GREY, error_of, save_picture
 from exact import generator
-from exact import generator as rng
 from PIL import Image
 
 from ebm_app.config import EBMConfig
@@ -161,11 +160,11 @@ ALL = KINDS | OTHER_KINDS
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("shape", [(6, 1, 8, 8), (5, 3, 28, 12)])
 def test_kinds_keep_the_shape_and_change_most_images(kind, shape):
-    images = torch.rand(shape, generator=rng())
-    changed = ALL[kind](images, rng())
+    images = torch.rand(shape, generator=generator())
+    changed = ALL[kind](images, generator())
     assert changed.shape == shape and changed.isfinite().all()
     assert (changed != images).flatten(1).any(1).sum() >= len(images) - 1
-    assert torch.equal(changed, ALL[kind](images, rng()))
+    assert torch.equal(changed, ALL[kind](images, generator()))
 
 
 @pytest.mark.parametrize(
@@ -173,12 +172,12 @@ def test_kinds_keep_the_shape_and_change_most_images(kind, shape):
 )
 def test_rearranging_kinds_keep_a_constant_image(kind):
     grey = torch.full((4, 1, 8, 8), 0.25)
-    torch.testing.assert_close(ALL[kind](grey, rng()), grey)
+    torch.testing.assert_close(ALL[kind](grey, generator()), grey)
 
 
 def test_unusual_images_are_levels():
-    levels = torch.randint(17, (200, 1, 8, 8), dtype=torch.uint8, generator=rng())
-    changed = make_unusual(levels, 17, rng(), KINDS)
+    levels = torch.randint(17, (200, 1, 8, 8), dtype=torch.uint8, generator=generator())
+    changed = make_unusual(levels, 17, generator(), KINDS)
     assert changed.dtype == torch.uint8 and changed.shape == levels.shape and changed.max() == 16
-    assert torch.equal(changed, make_unusual(levels, 17, rng(), KINDS))
+    assert torch.equal(changed, make_unusual(levels, 17, generator(), KINDS))
     assert (changed != levels).flatten(1).any(1).float().mean() > 0.9

@@ -66,14 +66,12 @@ def test_all_formats_are_read(tmp_path):
     assert (levels.int() - 5 * torch.arange(51)[:, None]).abs().max() <= 2
 
 
-@pytest.mark.parametrize(
-    "mode, channels", [("1", 1), ("LA", 1), ("P", 3), ("RGBA", 3), ("CMYK", 3)]
-)
+@pytest.mark.parametrize("mode, channels", [("1", 1), ("LA", 1), ("P", 3), ("RGBA", 3)])
 def test_one_colour_file_makes_all_images_rgb(tmp_path, mode, channels):
     fill(tmp_path, 60)
     kind = "RGB" if channels == 3 else "L"
     image = noise_image((6, 5), 3, seed=50).convert(kind).convert(mode)  # LA and RGBA: opaque
-    image.save(tmp_path / ("zz.tif" if mode == "CMYK" else "zz.png"))
+    image.save(tmp_path / "zz.png")
     expected = np.asarray(image.convert(kind)).reshape(5, 6, channels)
     everything = all_images(tmp_path)
     is_it = (everything == torch.from_numpy(expected.copy()).permute(2, 0, 1)).flatten(1).all(1)
@@ -151,6 +149,15 @@ def test_unclear_folders_are_reported(tmp_path):
     fill(tmp_path / "two" / "images", 30)
     fill(tmp_path / "two" / "masks", 30, seed=50)
     assert "masks" in error_of(load_folder, tmp_path / "two")
+
+
+def test_cmyk_is_converted_to_rgb(tmp_path):
+    fill(tmp_path, 30, channels=3)
+    image = Image.new("CMYK", (6, 5), (0, 255, 255, 0))
+    image.save(tmp_path / "zz.jpg", quality=100)
+    everything = all_images(tmp_path).int()
+    red = torch.tensor([255, 0, 0]).view(3, 1, 1)
+    assert ((everything - red).abs() < 8).flatten(1).all(1).sum() == 1
 
 
 @pytest.mark.parametrize("splits", [("train", "validation", "test"), ("",)])
