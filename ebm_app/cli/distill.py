@@ -50,6 +50,11 @@ class Arguments(LoopConfig, RunOptions, ImageFileFlags):
     others: tuple[str, ...] = setting(
         "additional data sets with unusual images, for --target likelihood", ()
     )
+    init_from: str | None = setting(
+        "energy network that initialises the weights, for --target energy: folder, bundled name "
+        "or hub id",
+        None,
+    )
     output_dir: Path = setting("folder of the run", Path("runs/distilled"))
 
 
@@ -68,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
     if args.model is None:
         raise UserError("Expected a model to distil: its folder, a bundled name or a hub id.")
+    if args.init_from and args.target != "energy":
+        raise UserError(f"--init_from needs --target energy, got {args.target}. Leave it out.")
     teacher = EBM.from_pretrained(args.model)
     names = [args.dataset or teacher.config.dataset, *args.others]
     flags = args.data_root, args.download, args.conversions(), args.skip_bad

@@ -16,7 +16,7 @@ from ebm_app.utils.errors import UserError, shorten
 
 from . import complete, diagnostics, generate, information, score, toy
 from .models import Models, title_of
-from .shared import AT_ONCE, MAX_SEED, TITLE, hide_folders, write_link
+from .shared import AT_ONCE, LINK_WAS_READ, MAX_SEED, TITLE, hide_folders, write_link
 
 #: Interval in seconds of the check for old files, and age at which they are deleted
 FILE_LIFETIME = (3600, 3600)
@@ -98,7 +98,8 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         def read_link(request: gr.Request) -> list[Any]:
             return link_updates(request.query_params, models, list(top))
 
-        app.load(read_link, None, [model, tabs, *linked], **AT_ONCE)
+        loaded = app.load(read_link, None, [model, tabs, *linked], **AT_ONCE)
+        loaded.then(None, js=LINK_WAS_READ, **AT_ONCE)
     return app
 
 

@@ -30,8 +30,12 @@ QUEUES = {
 }
 #: Folder of an absolute path in a message, quoted or not
 FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
-#: JavaScript that writes values by name into the address of the browser
+#: JavaScript that records that the page has read its address
+LINK_WAS_READ = "() => { window.linkWasRead = true; }"
+#: JavaScript that writes values by name into the address of the browser. It does nothing until the
+#: page has read its address, because the first tab is selected before that.
 WRITE_LINK = """(...values) => {
+  if (!window.linkWasRead) return;
   const names = NAMES, address = new URL(window.location);
   for (const [name, value] of Object.entries(FIXED)) address.searchParams.set(name, value);
   names.forEach((name, place) => address.searchParams.set(name, values[place]));

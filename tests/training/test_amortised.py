@@ -213,6 +213,8 @@ def test_command_trains_resumes_and_reports(teacher, tmp_path):
     folder = tmp_path / "run"
     words = [str(teacher), *"--target likelihood --num_images 16 --max_train_steps 3".split()]
     words += ["--train_batch_size", "8", "--output_dir", str(folder)]
+    other = [*words, "--init_from", str(teacher)]
+    assert "--target energy, got likelihood" in error_of(distill.main, other)
     figures = distill.main(words)
     record = read_json(folder / "run.json")["figures"]
     assert record["spread_bits"] == figures["spread_bits"] > 0

@@ -139,6 +139,9 @@ def test_other_scripts_resume_exactly(path, folder, image_folder, script, tmp_pa
         calibration = read_json(part / "config.json")["calibration"]
         figures = read_json(whole / "run.json")["figures"]
         assert calibration == figures["calibration_nats"] and calibration["spread"] > 0
+        still = ["--init_from", whole, "--learning_rate", "0", "--output_dir", tmp_path / "still"]
+        assert call(script(path), *words, *still) == 0
+        assert equal_tensors(weights_of(tmp_path / "still"), weights_of(whole))
 
 
 def test_other_images_are_refused(run):
