@@ -207,6 +207,10 @@ def test_link_selects_model_class_seed_and_tab(visit):
     page.get_by_label("Model", exact=True).click()
     page.get_by_role("option", name="grey: digits, 8 × 8 pixels").first.click()
     text_of(page, "Run", "^$")  # another model clears the results
+    page.evaluate("window.linkWasRead = false")  # as before the page has read its address
+    open_tab(page, "Score")
+    page.wait_for_timeout(1000)
+    assert "tab=complete" in page.url
 
 
 def test_new_choices_clear_toy_and_information(visit):
