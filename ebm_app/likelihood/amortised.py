@@ -228,8 +228,10 @@ class Amortised(Estimator):
 
 def _folder_of(model: PathDensity, folder: str | None) -> Path | None:
     """Return the folder of the network for a model, or None if there is none."""
-    if folder is None:
-        path = None if model.folder is None else model.folder / AMORTISED_FOLDER
-    else:
+    if folder is not None:
         path = Path(folder)
-    return path if path is not None and (path / CONFIG_FILE).is_file() else None
+    elif model.folder is not None:
+        path = model.folder / AMORTISED_FOLDER
+    else:
+        return None
+    return path if (path / CONFIG_FILE).is_file() else None
