@@ -123,7 +123,8 @@ class ModelSettings:
         "input of the network in a latent space: u (the latent point), x (its image)", "u"
     )
     dequantisation: str = setting(
-        "density within a grey level: uniform, truncated_normal or decoder", "uniform"
+        "density within a grey level: uniform, truncated_normal, decoder or learned_decoder",
+        "uniform",
     )
     eps: Margin = advanced("margin: the last time is 1 - eps", 5e-7)
     network: str = advanced("network architecture: unet", "unet")
@@ -150,6 +151,7 @@ class EBMConfig(ModelSettings):
         num_classes: number of classes; 0 for an unconditional model.
         class_names: names of the classes, if the data set has any.
         early: network for early times, if any.
+        decoder: prediction of the decoder of an energy network with grey levels, if any.
         calibration: calibration offset of an energy network.
     """
 
@@ -163,6 +165,7 @@ class EBMConfig(ModelSettings):
     num_classes: Classes = 0
     class_names: ClassNames = ()
     early: EarlyConfig | None = None
+    decoder: str | None = None
     calibration: Calibration | None = None
     format_version: PositiveInt = FORMAT_VERSION
 

@@ -1,6 +1,7 @@
 """``DensityModel``: base class of ``EBM``, with densities and scores at points."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +13,15 @@ from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised, noise_for
 from ebm_app.nets.composite import NET_INPUTS, Decoded, EarlyNet, SplitNet
 from ebm_app.nets.density import PathDensity, TimeScoreDensity, density_of
-from ebm_app.nets.energy_net import ENERGY_MODELS, EnergyDensity
+from ebm_app.nets.energy_net import (
+    DecodedEnergyDensity,
+    DecodedEnergyModel,
+    EnergyDensity,
+    EnergyModel,
+    LevelEnergyModel,
+)
 from ebm_app.nets.level_mixture import NUM_FREQUENT
-from ebm_app.nets.parametrisation import LEVEL_ENERGY
+from ebm_app.nets.parametrisation import ENERGY, LEVEL_ENERGY
 from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
 from ebm_app.nets.time_score import TIME_INPUTS, TimeScoreModel
 from ebm_app.nets.unet import NETS
@@ -187,11 +194,16 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
             f"The prediction {config.prediction} needs the ambient space, got {config.space}. Use "
             "moments or energy."
         )
+    calibrated = config.num_nodes, config.calibration
+    if config.prediction == ENERGY:
+        return EnergyDensity(EnergyModel(net, path, config.eps, **inputs), *calibrated)
     if config.prediction == LEVEL_ENERGY:
         inputs |= {"channels": channels, "num_levels": config.num_levels}
-    if kind := ENERGY_MODELS.get(config.prediction):
-        model = kind(net, path, config.eps, **inputs)
-        return EnergyDensity(model, config.num_nodes, config.calibration)
+        if not config.decoder:
+            return EnergyDensity(LevelEnergyModel(net, path, config.eps, **inputs), *calibrated)
+        decoder = build_density(replace(config, prediction=config.decoder, decoder=None), space)
+        model = DecodedEnergyModel(net, path, config.eps, **inputs, decoder=decoder.model)
+        return DecodedEnergyDensity(model, *calibrated)
     stein_channels = channels if config.stein_head else 0
     outputs = (config.prediction, stein_channels, config.num_levels, switch)
     return density_of(TimeScoreModel(net, path, config.eps, *outputs, **inputs), config.num_nodes)

@@ -40,7 +40,7 @@ NAMES = {
     "objective": "ctsm ctsm_v ctsm_m tsm dual",
     "path": "linear_vp vp schrodinger_bridge",
     "space": "ambient display gaussian copula spline",
-    "dequantisation": "uniform truncated_normal decoder",
+    "dequantisation": "uniform truncated_normal decoder learned_decoder",
     "augmentation": "none flip affine",
     "optimizer": "adam muon",
 }

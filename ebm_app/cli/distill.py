@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     recipe, loop_flags = COMMON | RECIPES[args.target], explicit(args, argv, LoopConfig)
     config, options = resolve_loop(recipe, loop_flags, data, resumed), run_options(args)
     if args.target == "energy":
-        build = partial(EnergyTask, teacher=teacher, name=args.model, data=data)
+        build = partial(EnergyTask, teacher=teacher, teacher_name=args.model, data=data)
         return launch(config, options, build)
     teacher.to(resolve_device(args.device))
     sources = [data, *others]

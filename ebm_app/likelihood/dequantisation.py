@@ -20,7 +20,7 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise
-from ebm_app.nets.protocols import Marginals
+from ebm_app.nets.protocols import LevelDecoder, Marginals, require
 from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
@@ -30,6 +30,9 @@ from ebm_app.utils.tensors import as_tensor, expand_like
 #: Max uniform numbers in memory (4 GB).
 MAX_NOISE = 2**30
 SQRT2 = math.sqrt(2)
+#: Standard deviation of the noise of a learned decoder, in levels. The bound of an energy network
+#: of MNIST is 0.980 bits at 0.5 levels, 0.971 at 0.7, 0.973 at 1, 0.993 at 1.4 and 1.003 at 2.
+DECODER_NOISE = 0.7
 #: Truncation in standard deviations; beyond 8 it has no effect in float64.
 Tau = Annotated[Float, Gt(0), Le(8)]
 
@@ -108,6 +111,14 @@ class CentreDequantiser(Dequantiser):
         alpha, sigma = path.alpha(time), path.variance(time).sqrt()
         y = expand_like(alpha, centre) * centre + expand_like(sigma, centre) * e.to(centre.dtype)
         return y, math.log(sigma.item()) + 0.5 * math.log(2 * math.pi)
+
+    def normal_points(
+        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
+    ) -> tuple[Tensor, Tensor, float]:
+        """Return e ~ N(0, I) and, at the last time, the values of ``around``."""
+        centre = self.training_points(levels, cells, noise)
+        e = torch.special.ndtri(noise.double().clamp_min(2**-26))
+        return e, *self.around(centre, e, density.path, density.end)
 
     def scale_of(self, space: Space, path: GaussianPath) -> float:
         """Return the total width of all cells at t = 1, for a space that only scales pixels."""
@@ -206,9 +217,7 @@ class Decoder(CentreDequantiser):
     def points(
         self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
     ) -> Dequantised:
-        centre = self.training_points(levels, cells, noise)
-        e = torch.special.ndtri(noise.double().clamp_min(2**-26))
-        y, log_scale = self.around(centre, e, density.path, density.end)
+        e, y, log_scale = self.normal_points(levels, cells, noise, density)
         ratio = self.ratio(cells, density.path, density.end)
         evidence = log_evidence(levels, e, ratio, cells.num_levels)
         return Dequantised(y, density.end, log_scale - evidence)
@@ -224,10 +233,39 @@ class Decoder(CentreDequantiser):
         return table.to(levels.device)[levels.long()]
 
 
+@configuration
+class LearnedDecoder(CentreDequantiser):
+    r"""Normal noise with the model's decoder P(k | y), which depends on all pixels of y:
+
+        log P(k) >= E[log p_t(y) - log q(y | k) + log P(k | y)].
+
+    At more noise than for ``Decoder``, it is tighter, and p_t is smoother.
+
+    Raises (when called):
+        UserError: for a space that stretches cells unequally, or a model without a decoder.
+    """
+
+    def points(
+        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
+    ) -> Dequantised:
+        density = require(density, LevelDecoder, "dequantisation learned_decoder")
+        e, y, log_scale = self.normal_points(levels, cells, noise, density)
+        decoded = density.level_log_prob(levels, y, density.end)
+        return Dequantised(y, density.end, 0.5 * e.square() + log_scale + decoded)
+
+    def last_time(self, cells: Cells, path: GaussianPath) -> float:
+        """Return the time with noise of ``DECODER_NOISE`` levels."""
+        width = self.scale_of(cells.space, path) / cells.num_levels
+        return path.time_of_ratio(DECODER_NOISE * width)
+
+
+#: Name of ``LearnedDecoder``
+LEARNED = "learned_decoder"
 DEQUANTISERS: dict[str, type[Dequantiser]] = {
     "uniform": UniformDequantisation,
     "truncated_normal": TruncatedNormal,
     "decoder": Decoder,
+    LEARNED: LearnedDecoder,
 }
 
 

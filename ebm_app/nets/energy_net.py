@@ -39,11 +39,15 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.config import Calibration
-from ebm_app.nets.density import SteinHeadDensity, expand_time
+from ebm_app.nets.density import MomentsDensity, SteinHeadDensity, expand_time
 from ebm_app.nets.level_mixture import LevelMixture
-from ebm_app.nets.parametrisation import ENERGY, LEVEL_ENERGY
 from ebm_app.nets.protocols import PROVIDERS, Time
-from ebm_app.nets.time_score import ModelOutput, PathNetwork, arc_length_fraction
+from ebm_app.nets.time_score import (
+    ModelOutput,
+    PathNetwork,
+    TimeScoreModel,
+    arc_length_fraction,
+)
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.tensors import (
     expand_like,
@@ -139,8 +143,17 @@ class LevelEnergyModel(EnergyModel):
         return ModelOutput(rate.to(x.dtype)[:, None], base.score + by_x + by_base)
 
 
-#: Energy networks by prediction
-ENERGY_MODELS = {ENERGY: EnergyModel, LEVEL_ENERGY: LevelEnergyModel}
+class DecodedEnergyModel(LevelEnergyModel):
+    """Energy network with a decoder of the grey levels at its last time.
+
+    Args:
+        decoder: network that predicts posterior moments; its weights are frozen.
+        args, settings: as for ``LevelEnergyModel``.
+    """
+
+    def __init__(self, *args: Any, decoder: TimeScoreModel, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.decoder = decoder.requires_grad_(False)
 
 
 class EnergyDensity(SteinHeadDensity):
@@ -175,6 +188,15 @@ class EnergyDensity(SteinHeadDensity):
     def log_density_gradient(self, x: Tensor, t: Time) -> Tensor:
         """Return grad_x log p_t(x): (B, *). It is differentiable if autograd is enabled."""
         return self.score(x, t)
+
+
+class DecodedEnergyDensity(EnergyDensity):
+    """Density of a ``DecodedEnergyModel``."""
+
+    model: DecodedEnergyModel
+
+    def level_log_prob(self, levels: Tensor, x: Tensor, t: float) -> Tensor:
+        return MomentsDensity(self.model.decoder).level_log_prob(levels, x, t)
 
 
 PROVIDERS[EnergyDensity] = ("an energy network", "models distilled with train/energy.py")

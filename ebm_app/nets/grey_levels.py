@@ -87,6 +87,29 @@ class RestrictedMoments(torch.autograd.Function):
         return of_shift * a + of_variance * c, of_shift * b + of_variance * d, None
 
 
+def restricted_log_prob(levels: Tensor, mean: Tensor, variance: Tensor, num_levels: int) -> Tensor:
+    """Return log p(k | x) of levels k in nats, for the levels 0 to L - 1 only.
+
+    Args:
+        levels: k, (B, *) integers. mean, variance: moments of x1, (B, *).
+
+    Returns:
+        (B, *) float64.
+
+    >>> mean, variance = torch.tensor([0.4]), torch.tensor([1e-6])
+    >>> restricted_log_prob(torch.tensor([1]), mean, variance, 2)  # the levels are -0.5 and 0.5
+    tensor([0.], dtype=torch.float64)
+    """
+    centres = -1 + (2 * torch.arange(num_levels).to(mean) + 1) / num_levels
+    columns = (column.flatten()[:, None] for column in (levels.long(), mean, variance))
+    chunks = zip(*(column.split(CHUNK) for column in columns), strict=True)
+    values = [
+        (-(centres - d).square() / (2 * s2.clamp(min=1e-30))).log_softmax(1).gather(1, k)
+        for k, d, s2 in chunks
+    ]
+    return torch.cat(values).view_as(mean).double()
+
+
 def restricted_moments(place: Tensor, spread: Tensor, num_levels: int) -> tuple[Tensor, Tensor]:
     """Return E[k] - place and Var[k] of the restricted posterior, in bins.
 

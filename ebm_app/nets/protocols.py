@@ -108,11 +108,20 @@ class NoiseModel(SteinScore, Protocol):
         """Return the predicted noise (B, *) in ``x`` (B, *) at noise level ``times[step]``."""
 
 
+@runtime_checkable
+class LevelDecoder(Marginals, Protocol):
+    """Density with a decoder of the grey levels of an image."""
+
+    def level_log_prob(self, levels: Tensor, x: Tensor, t: float) -> Tensor:
+        """Return log P(levels | x_t = x) in nats per dimension: (B, *) float64."""
+
+
 #: Protocol or class -> (quantity, models that provide it), for error messages
 PROVIDERS: dict[type, tuple[str, str]] = {
     TimeScore: ("a time score", "models trained with this package"),
     SteinScore: ("a Stein score", "models trained with this package and diffusers pipelines"),
     LogDensity: ("a log density", "models trained with this package"),
+    LevelDecoder: ("a decoder of grey levels", "models that predict posterior moments"),
     NoiseModel: ("discrete noise levels", "diffusers pipelines"),
 }
 

@@ -19,7 +19,8 @@ from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
 from ebm_app.likelihood import VariationalBound
-from ebm_app.nets.energy_net import LevelEnergyModel
+from ebm_app.likelihood.dequantisation import LEARNED, LearnedDecoder
+from ebm_app.nets.energy_net import DecodedEnergyModel, LevelEnergyModel
 from ebm_app.nets.parametrisation import ENERGIES, ENERGY, LEVEL_ENERGY
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES, TSM, WEIGHTINGS, Model, Objective
@@ -162,24 +163,42 @@ class EBMTask(PathTask):
         return *batch, labels.masked_fill(is_dropped, -1)
 
 
-def energy_config(teacher: EBMConfig) -> EBMConfig:
+def energy_config(teacher: EBM) -> EBMConfig:
     """Return the configuration of the energy network for a teacher: the same network without
-    dropout, labels and early network. Its base has grey levels if the teacher's points are near
-    them."""
-    if not teacher.stein_head:
+    dropout, labels and early network.
+
+    If the teacher's points are near grey levels, its base has grey levels. If the teacher also
+    predicts posterior moments, the energy network ends at the noise of ``LearnedDecoder``, with
+    the teacher's network as the decoder. The time embedding then equals the teacher's at each t.
+    """
+    config, model = teacher.config, teacher.model
+    if not config.stein_head:
         raise UserError(
             "This model has no Stein head, so an energy network cannot be distilled from it. Use "
             "a model trained with --stein_factor 1."
         )
-    has_levels = teacher.space == EBMConfig.space and teacher.dequantisation != "uniform"
-    return replace(
-        teacher,
-        prediction=LEVEL_ENERGY if has_levels else ENERGY,
-        net=replace(teacher.net, dropout=0.0),
+    config = replace(
+        config,
+        prediction=ENERGY,
+        net=replace(config.net, dropout=0.0),
         num_classes=0,
         class_names=(),
         early=None,
         calibration=None,
+    )
+    if config.space != EBMConfig.space or config.dequantisation == "uniform":
+        return config
+    config = replace(config, prediction=LEVEL_ENERGY)
+    if not model.predicts_variance:
+        return config
+    end = LearnedDecoder().last_time(teacher.cells, model.path)
+    scale = model.time_input(model.path, model.interval, torch.tensor([end], dtype=torch.float64))
+    return replace(
+        config,
+        net=replace(config.net, t_scale=config.net.t_scale * scale.item()),
+        dequantisation=LEARNED,
+        decoder=teacher.config.prediction,
+        eps=1 - end,
     )
 
 
@@ -215,7 +234,7 @@ class Distillation(Objective):
 
 class EnergyTask(PathTask):
     """Distils a teacher into an energy network on noisy training images. The network is
-    initialised with the teacher's weights and a zero last layer."""
+    initialised with the teacher's weights and a zero last layer. Its decoder is the teacher."""
 
     second_estimator = "energy"
 
@@ -223,27 +242,30 @@ class EnergyTask(PathTask):
         self,
         accelerator: Accelerator,
         teacher: EBM,
-        name: str,
+        teacher_name: str,
         config: LoopConfig,
         data: ImageData,
     ) -> None:
         torch.manual_seed(config.seed)
-        ebm = EBM(energy_config(teacher.config))
-        own = ebm.state_dict()
-        for source, weight in teacher.state_dict().items():
-            key = source.replace("net.late.", "net.")
-            if key in own and own[key].shape == weight.shape:
-                own[key] = weight
-            elif key in own and key.endswith(FIRST):  # features of both, without conditions
+        ebm = EBM(energy_config(teacher))
+        ebm.space.load_state_dict(teacher.space.state_dict())
+        net = teacher.model.net.late if teacher.config.early else teacher.model.net
+        own = ebm.model.net.state_dict()
+        for name, weight in net.state_dict().items():
+            if name in own and own[name].shape == weight.shape:
+                own[name] = weight
+            elif name.endswith(FIRST):  # features of both, without conditions
                 num_shared = weight.shape[1] - teacher.config.condition_dim
-                own[key].zero_()[:, :num_shared] = weight[:, :num_shared]
-        ebm.load_state_dict(own)
+                own[name].zero_()[:, :num_shared] = weight[:, :num_shared]
+        ebm.model.net.load_state_dict(own)
+        if isinstance(ebm.model, DecodedEnergyModel):
+            ebm.model.decoder.net.load_state_dict(net.state_dict())
         ebm.add_training_hashes(teacher.training_hashes)
         for weight in ebm.model.net.last_layer.parameters():
             nn.init.zeros_(weight)
         objective = Distillation(teacher.to(accelerator.device).model)
         super().__init__(accelerator, ebm, objective, config, data)
-        self.teacher = name
+        self.teacher = teacher_name
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"teacher": {"model": self.teacher}}

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import error_of
 from exact import F64, ExactModel, generator, two_modes, uniform, z_score
 from scipy import stats
+from torch import nn
 
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import TimeIntegral
@@ -15,14 +17,16 @@ from ebm_app.likelihood.bits import likelihood_of
 from ebm_app.likelihood.dequantisation import (
     Cells,
     Decoder,
+    LearnedDecoder,
     TruncatedNormal,
     UniformDequantisation,
 )
 from ebm_app.likelihood.estimator import error_over_draws
-from ebm_app.nets.density import density_of
+from ebm_app.nets.density import MomentsDensity, density_of
+from ebm_app.nets.time_score import ModelOutput, TimeScoreModel
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
-from ebm_app.utils.tensors import sum_except_batch
+from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 SHAPE, MEAN, STD, EPS = (2, 3, 3), 0.15, 0.4, 1e-4
 cells = partial(Cells, space=PixelSpace())
@@ -145,3 +149,34 @@ def test_decoder_draws_both_logarithms_at_one_point(eps):
     log_p = log_p.gather(-1, levels[..., None])[..., 0]
     log_q = torch.distributions.Normal(alpha * centres(levels, 17), sigma).log_prob(point.y)
     assert torch.allclose(point.negative_log_q, log_p - log_q, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("eps", [3e-2, 1e-3, 1e-5])
+def test_learned_decoder_is_exact_for_independent_pixels(eps):
+    """By Bayes' rule, log p_t(y) - log q(y | k) + log P(k | y) = log P(k) at every y."""
+    path, levels, mean, std = PATHS["linear"], images(17, 50, (1, 2, 2)), 0.2, 0.4
+    every = centres(torch.arange(17), 17)
+    prior = torch.log_softmax(-((every - mean) ** 2) / (2 * std**2), 0)
+
+    class Exact(TimeScoreModel):
+        """Posterior moments of N(mean, std^2), before they are restricted to the levels."""
+
+        def forward(self, x, t):
+            alpha, total = path.alpha(t), path.alpha(t) ** 2 * std**2 + path.variance(t)
+            score = (expand_like(alpha, x) * mean - x) / expand_like(total, x)
+            variance = expand_like(std**2 * path.marginal_variance(t) / total, x)
+            return ModelOutput(x, score, variance.expand_as(x))
+
+    density = MomentsDensity(Exact(nn.Identity(), path, eps, "moments", 1, num_levels=17))
+    point = LearnedDecoder().points(levels, cells(17), uniform(levels.shape, 1), density)
+    alpha, sigma = moments(path, density.end)
+    terms = torch.distributions.Normal(alpha * every, sigma).log_prob(point.y[..., None])
+    log_p = torch.logsumexp(prior + terms, -1)
+    assert torch.allclose(log_p + point.negative_log_q, prior[levels], rtol=0, atol=1e-9)
+
+
+def test_learned_decoder_needs_posterior_moments():
+    density = SimpleNamespace(path=PATHS["linear"], end=0.99)
+    levels = images(17, 2, (1, 2, 2))
+    arguments = levels, cells(17), uniform(levels.shape, 1), density
+    assert "posterior moments" in error_of(LearnedDecoder().points, *arguments)

@@ -193,7 +193,7 @@ def test_distillation_loss_of_a_shift_matches_closed_form():
     [("uniform", "energy"), ("truncated_normal", "level_energy")],
 )
 def test_energy_model_round_trip_keeps_the_calibration(tmp_path, dequantisation, prediction):
-    teacher = dataclasses.replace(GREY, dequantisation=dequantisation)
+    teacher = EBM(dataclasses.replace(GREY, dequantisation=dequantisation))
     config = dataclasses.replace(energy_config(teacher), calibration=Calibration(1.5, 0.2, 2.5))
     assert config.prediction == prediction and config.net.dropout == 0
     ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
@@ -208,7 +208,7 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path, dequantisation,
     sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
     assert sampled.shape == (2, 1, 8, 8)
     assert "no Stein head" in error_of(
-        energy_config, dataclasses.replace(config, stein_head=False)
+        energy_config, EBM(dataclasses.replace(GREY, stein_head=False, prediction="normalised"))
     )
 
 
@@ -216,6 +216,8 @@ def test_student_starts_from_the_late_network_of_its_teacher():
     early = EarlyConfig(GREY.net)
     grey = dataclasses.replace(GREY, dequantisation="truncated_normal", early=early)
     teacher, data = EBM(grey), load_images("digits")
+    for weight in teacher.model.net.late.last_layer.parameters():  # zero, and thus without time
+        nn.init.normal_(weight, std=0.1)
     config = LoopConfig(max_train_steps=1, train_batch_size=4)
     task = EnergyTask(Accelerator(cpu=True), teacher, "grey", config, data)
     student = task.model
@@ -225,6 +227,10 @@ def test_student_starts_from_the_late_network_of_its_teacher():
     assert torch.equal(own.time_embedding.linear_1.weight, theirs.time_embedding.linear_1.weight)
     first, *others = own.conv_in.weight.split(1, dim=1)
     assert torch.equal(first, theirs.conv_in.weight) and not torch.cat(others).any()
+    end, x = student.density.end, torch.randn(3, 1, 8, 8)
+    assert student.config.eps > grey.eps and end == student.density.model.interval[1]
+    decoders = [ebm.density.level_log_prob(data.test[:3], x, end) for ebm in (student, teacher)]
+    assert torch.allclose(*decoders, atol=1e-4)
     share = (data.train == 0).double().mean()
     assert student.model.base.log_weights[0, 0].exp() == pytest.approx(share.item(), abs=1e-3)
 
