@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.config import Margin
-from ebm_app.nets.grey_levels import restricted_log_prob
+from ebm_app.nets.grey_levels import level_log_prob
 from ebm_app.nets.protocols import PROVIDERS, LogDensityEstimate, Time
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, require_one_sided
@@ -252,15 +252,14 @@ class MomentsDensity(SteinHeadDensity):
         return output.score, expand_like(gain, x) * output.variance
 
     def level_log_prob(self, levels: Tensor, x: Tensor, t: float) -> Tensor:
-        """Return log P(levels | x_t = x) in nats per dimension, (B, *) float64, by the predicted
-        posterior N(d, s^2) restricted to the grey levels."""
+        """Return log P(levels | x_t = x) in nats per dimension, (B, *) float64, by the Gaussian
+        with the predicted posterior moments, restricted to the grey levels."""
         time, path = torch.tensor(t, dtype=torch.float64), self.path
         score, variance = self.score_and_variance(x, t)
-        alpha, v = path.alpha(time), path.variance(time)
-        # x = alpha x1 + sqrt(v) eps
-        mean = (x.double() + v * score.double()) / alpha
-        spread = v / alpha.square() * variance.double()
-        return restricted_log_prob(levels, mean, spread, self.model.num_levels)
+        # x1 = (x - sqrt(v) eps) / alpha
+        variance = path.variance(time) / path.alpha(time).square() * variance.double()
+        mean = path.denoise(x, score, time).double()
+        return level_log_prob(levels, mean, variance, self.model.num_levels)
 
 
 def density_of(model: Any, num_nodes: int = 32) -> TimeScoreDensity:

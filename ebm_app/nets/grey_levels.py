@@ -87,25 +87,30 @@ class RestrictedMoments(torch.autograd.Function):
         return of_shift * a + of_variance * c, of_shift * b + of_variance * d, None
 
 
-def restricted_log_prob(levels: Tensor, mean: Tensor, variance: Tensor, num_levels: int) -> Tensor:
-    """Return log p(k | x) of levels k in nats, for the levels 0 to L - 1 only.
+def level_log_prob(levels: Tensor, mean: Tensor, variance: Tensor, num_levels: int) -> Tensor:
+    """Return log p(k | x) in nats of the levels k, for 0 to L - 1, given the moments of x1.
+
+    d is the mean. s^2 is the variance, except below half a bin, where a Gaussian restricted to the
+    levels has a smaller variance: if x1 is at a level, about 2 exp(-bin^2 / (2 s^2)) squared bins.
 
     Args:
-        levels: k, (B, *) integers. mean, variance: moments of x1, (B, *).
+        levels: k, (B, *) integers. mean, variance: posterior moments of x1, (B, *).
 
     Returns:
         (B, *) float64.
 
     >>> mean, variance = torch.tensor([0.4]), torch.tensor([1e-6])
-    >>> restricted_log_prob(torch.tensor([1]), mean, variance, 2)  # the levels are -0.5 and 0.5
+    >>> level_log_prob(torch.tensor([1]), mean, variance, 2)  # the levels are -0.5 and 0.5
     tensor([0.], dtype=torch.float64)
     """
-    centres = -1 + (2 * torch.arange(num_levels).to(mean) + 1) / num_levels
-    columns = (column.flatten()[:, None] for column in (levels.long(), mean, variance))
+    steps = torch.arange(num_levels).to(mean)
+    place = (mean + 1) * (num_levels / 2) - 0.5
+    squares = (variance * (num_levels / 2) ** 2).clamp(min=1e-30)
+    squares = torch.maximum(squares, -0.5 / (squares / 2).clamp(max=0.5).log())
+    columns = (column.flatten()[:, None] for column in (levels.long(), place, squares))
     chunks = zip(*(column.split(CHUNK) for column in columns), strict=True)
     values = [
-        (-(centres - d).square() / (2 * s2.clamp(min=1e-30))).log_softmax(1).gather(1, k)
-        for k, d, s2 in chunks
+        (-(steps - d).square() / (2 * s2)).log_softmax(1).gather(1, k) for k, d, s2 in chunks
     ]
     return torch.cat(values).view_as(mean).double()
 

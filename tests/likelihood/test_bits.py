@@ -151,28 +151,38 @@ def test_decoder_draws_both_logarithms_at_one_point(eps):
     assert torch.allclose(point.negative_log_q, log_p - log_q, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("eps", [3e-2, 1e-3, 1e-5])
-def test_learned_decoder_is_exact_for_independent_pixels(eps):
-    """By Bayes' rule, log p_t(y) - log q(y | k) + log P(k | y) = log P(k) at every y."""
-    path, levels, mean, std = PATHS["linear"], images(17, 50, (1, 2, 2)), 0.2, 0.4
+@pytest.mark.parametrize("eps", [3e-2, 3e-3, 1e-3, 1e-5])
+def test_learned_decoder_matches_the_posterior_of_independent_pixels(eps):
+    """The prior of a pixel is N(0.2, 0.4^2) restricted to the levels. By Bayes' rule, log p_t(y)
+    - log q(y | k) + log P(k | y) = log P(k) at every y for the exact posterior."""
+    path, levels = PATHS["linear"], images(17, 50, (1, 2, 2))
     every = centres(torch.arange(17), 17)
-    prior = torch.log_softmax(-((every - mean) ** 2) / (2 * std**2), 0)
+    prior = torch.log_softmax(-((every - 0.2) ** 2) / (2 * 0.4**2), 0)
+
+    def joint(x, t):
+        alpha, sigma = path.alpha(t).item(), path.variance(t).sqrt().item()
+        return prior + torch.distributions.Normal(alpha * every, sigma).log_prob(x[..., None])
 
     class Exact(TimeScoreModel):
-        """Posterior moments of N(mean, std^2), before they are restricted to the levels."""
-
         def forward(self, x, t):
-            alpha, total = path.alpha(t), path.alpha(t) ** 2 * std**2 + path.variance(t)
-            score = (expand_like(alpha, x) * mean - x) / expand_like(total, x)
-            variance = expand_like(std**2 * path.marginal_variance(t) / total, x)
-            return ModelOutput(x, score, variance.expand_as(x))
+            posterior, v = joint(x, t[0]).softmax(-1), path.variance(t[0])
+            mean = (posterior * every).sum(-1)
+            variance = (posterior * every**2).sum(-1) - mean**2
+            score = (path.alpha(t[0]) * mean - x) / v
+            return ModelOutput(x, score, variance * path.marginal_variance(t[0]) / v)
 
     density = MomentsDensity(Exact(nn.Identity(), path, eps, "moments", 1, num_levels=17))
     point = LearnedDecoder().points(levels, cells(17), uniform(levels.shape, 1), density)
-    alpha, sigma = moments(path, density.end)
-    terms = torch.distributions.Normal(alpha * every, sigma).log_prob(point.y[..., None])
-    log_p = torch.logsumexp(prior + terms, -1)
-    assert torch.allclose(log_p + point.negative_log_q, prior[levels], rtol=0, atol=1e-9)
+    decode = partial(density.level_log_prob, x=point.y, t=density.end)
+    found = torch.stack([decode(torch.full_like(levels, k)) for k in range(17)], -1)
+    terms = joint(point.y, torch.tensor(density.end, dtype=F64))
+    posterior, log_p = terms.log_softmax(-1), torch.logsumexp(terms, -1)
+    assert torch.allclose(found.exp().sum(-1), torch.ones_like(log_p), atol=1e-9)
+    divergence = (posterior.exp() * (posterior - found)).sum(-1)
+    assert -1e-9 <= divergence.mean() < 0.02
+    excess = (found - posterior).gather(-1, levels[..., None])[..., 0]
+    total = log_p + point.negative_log_q
+    assert torch.allclose(total, prior[levels] + excess, rtol=0, atol=1e-9)
 
 
 def test_learned_decoder_needs_posterior_moments():
