@@ -12,7 +12,8 @@ from ebm_app.folders import find_folder, is_pipeline
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import MAX_BATCH_ELEMENTS, Likelihood, batches, likelihood_of
 from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser, noise_for
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser
+from ebm_app.likelihood.noise import noise_for
 from ebm_app.model import DensityModel, Labels, class_labels
 from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.protocols import NoiseModel, require

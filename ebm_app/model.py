@@ -10,7 +10,8 @@ from torch import Tensor
 from ebm_app.config import EBMConfig
 from ebm_app.folders import ENERGY_MODEL
 from ebm_app.likelihood.bits import checked_levels
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised, noise_for
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
+from ebm_app.likelihood.noise import noise_for
 from ebm_app.nets.composite import NET_INPUTS, Decoded, EarlyNet, SplitNet
 from ebm_app.nets.density import PathDensity, TimeScoreDensity, density_of
 from ebm_app.nets.energy_net import (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.ebm import EBM
-from ebm_app.likelihood.dequantisation import noise_for
+from ebm_app.likelihood.noise import noise_for
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import LOG_SNR
 from ebm_app.paths.probability_flow import solve_flow

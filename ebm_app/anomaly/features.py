@@ -24,7 +24,7 @@ from ebm_app.data.levels import to_display
 from ebm_app.data.pictures import convert_image, read_image, to_pil, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import checked_levels
-from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.protocols import require
 from ebm_app.paths import require_one_sided

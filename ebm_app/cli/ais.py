@@ -20,7 +20,7 @@ from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.scoring import bits_by_estimator
 from ebm_app.likelihood import TimeIntegral
-from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.nets.protocols import LogDensity, require
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown

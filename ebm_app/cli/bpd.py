@@ -85,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
     from ebm_app.evaluation.held_out import labels_for
     from ebm_app.evaluation.scoring import bits_by_estimator, codec_bits, disagreements
-    from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
+    from ebm_app.likelihood.dequantisation import DEQUANTISERS
+    from ebm_app.likelihood.noise import dequantisation_noise
     from ebm_app.utils.processes import on_main, shut_down
 
     accelerator, ebm = open_model(args)

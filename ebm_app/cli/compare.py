@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
     from ebm_app.folders import find_folder
     from ebm_app.likelihood import make_estimator
-    from ebm_app.likelihood.dequantisation import dequantisation_noise
+    from ebm_app.likelihood.noise import dequantisation_noise
     from ebm_app.utils.processes import shut_down
 
     settings, bits = [], {}

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.ebm import EBM
     from ebm_app.evaluation.held_out import images_for
     from ebm_app.training.amortised_task import AmortisedTask, make_targets
-    from ebm_app.training.ebm_task import EnergyTask
+    from ebm_app.training.energy_task import EnergyTask
     from ebm_app.training.launch import launch
     from ebm_app.training.settings import resolve_loop
     from ebm_app.utils.processes import resolve_device

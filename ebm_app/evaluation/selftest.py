@@ -17,8 +17,8 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS, ProbabilityFlowDensity
 from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.likelihood.elbo import START
+from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.protocols import SteinScore, TimeScore, require
 from ebm_app.paths.base import ARC_LENGTH

@@ -11,7 +11,7 @@ from torch import Tensor
 from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.likelihood.dequantisation import noise_for
+from ebm_app.likelihood.noise import noise_for
 from ebm_app.nets.protocols import TimeScore
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.tensors import expand_like, standard_normal_log_density

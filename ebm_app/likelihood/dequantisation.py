@@ -13,7 +13,7 @@ values are in nats.
 import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from annotated_types import Gt, Le
@@ -24,11 +24,9 @@ from ebm_app.nets.protocols import LevelDecoder, Marginals, require
 from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Draws, Float, Seed, check_argument, configuration
-from ebm_app.utils.tensors import as_tensor, expand_like
+from ebm_app.utils.fields import Float, configuration
+from ebm_app.utils.tensors import expand_like
 
-#: Max uniform numbers in memory (4 GB).
-MAX_NOISE = 2**30
 SQRT2 = math.sqrt(2)
 #: Standard deviation of the noise of a learned decoder, in levels. The bound of an energy network
 #: of MNIST is 0.980 bits at 0.5 levels, 0.971 at 0.7, 0.973 at 1, 0.993 at 1.4 and 1.003 at 2.
@@ -235,11 +233,12 @@ class Decoder(CentreDequantiser):
 
 @configuration
 class LearnedDecoder(CentreDequantiser):
-    r"""Normal noise with the model's decoder P(k | y), which depends on all pixels of y:
+    r"""Normal noise with a decoder P(k | y) of the model, which uses all of y:
 
         log P(k) >= E[log p_t(y) - log q(y | k) + log P(k | y)].
 
-    At more noise than for ``Decoder``, it is tighter, and p_t is smoother.
+    The bound is tight if the pixels are independent given y. It thus allows more noise than
+    ``Decoder``, and a p_t that is easier to learn.
 
     Raises (when called):
         UserError: for a space that stretches cells unequally, or a model without a decoder.
@@ -267,42 +266,3 @@ DEQUANTISERS: dict[str, type[Dequantiser]] = {
     "decoder": Decoder,
     LEARNED: LearnedDecoder,
 }
-
-
-def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
-    """Draw uniform numbers (repeats, B, C, H, W) on the CPU, the same for every device.
-
-    Raises:
-        UserError: for ``repeats`` or a seed out of range, or too many numbers for memory.
-    """
-    repeats, seed = check_argument(Draws, "repeats", repeats), check_argument(Seed, "seed", seed)
-    if repeats * levels.shape.numel() > MAX_NOISE:
-        most = MAX_NOISE // levels.shape.numel()
-        raise UserError(
-            f"{repeats} draws of {len(levels)} images exceed the memory limit. Use at most {most} "
-            "draws, or fewer images."
-        )
-    return torch.rand((repeats, *levels.shape), generator=torch.Generator().manual_seed(seed))
-
-
-def noise_for(
-    levels: Tensor, dtype: torch.dtype, seed: int, repeats: int = 1, noise: Any = None
-) -> Tensor:
-    """Return noise (K, B, C, H, W) in [0, 1) for levels (B, C, H, W), in ``dtype``: the user's
-    ``noise``, or ``repeats`` draws.
-
-    Raises:
-        UserError: for noise of another shape or type, or outside [0, 1).
-    """
-    if noise is None:
-        noise = dequantisation_noise(repeats, levels, seed)
-    noise = as_tensor(noise, "noise")
-    if noise.shape[1:] != levels.shape or not len(noise):
-        raise UserError(
-            f"Expected noise of shape (K, {', '.join(map(str, levels.shape))}), got "
-            f"{tuple(noise.shape)}."
-        )
-    if not (noise.is_floating_point() and ((noise >= 0) & (noise < 1)).all()):
-        raise UserError("Expected floating-point noise in [0, 1). Draw it with torch.rand.")
-    # rounding to dtype could give 1
-    return noise.to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)

@@ -46,7 +46,8 @@ class TimeIntegral(PointEstimator):
 
 @configuration
 class EnergyEstimate(PointEstimator):
-    """Log density of an energy network in one evaluation, minus its calibration offset.
+    """Log density of an energy network in one evaluation, minus its calibration offset. The
+    evaluation of a learned decoder is not counted.
 
     The offset is the mean difference from the variational bound over validation images, and
     ``error`` is the spread of that difference (``ebm_app.config.Calibration``). Subtracting the

@@ -4,9 +4,7 @@ For fixed x, the integral is one-dimensional. It is computed by a Gauss-Legendre
 length of the path, in which the integrand has unit scale. All values are in nats.
 """
 
-import math
 from copy import copy
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,10 +15,11 @@ from ebm_app.config import Margin
 from ebm_app.nets.grey_levels import level_log_prob
 from ebm_app.nets.protocols import PROVIDERS, LogDensityEstimate, Time
 from ebm_app.nets.time_score import ModelOutput
-from ebm_app.paths import GaussianPath, require_one_sided
+from ebm_app.paths import require_one_sided
+from ebm_app.paths.base import arc_length_rule
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Nodes, NonNegative, check_argument
-from ebm_app.utils.quadrature import Rule, rule_on
+from ebm_app.utils.quadrature import Rule
 from ebm_app.utils.tensors import (
     ChunkFunction,
     copy_to,
@@ -272,30 +271,3 @@ def density_of(model: Any, num_nodes: int = 32) -> TimeScoreDensity:
         return TimeScoreDensity(model, num_nodes)
     kind = MomentsDensity if model.predicts_variance else SteinHeadDensity
     return kind(model, num_nodes)
-
-
-@lru_cache(maxsize=1024)
-@torch.inference_mode(False)  # cached tensors may be used under autograd
-def arc_length_rule(
-    path: GaussianPath,
-    whole: tuple[float, float],
-    interval: tuple[float, float],
-    num_nodes: int,
-    min_nodes: int,
-) -> Rule:
-    """Return a Gauss-Legendre rule in the arc length tau on ``interval``. Nodes are times t, and
-    weights include dt / d tau.
-
-    It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the share of ``interval`` in the
-    arc length of ``whole``. Cached, because inverting the arc length costs as much as a network.
-    """
-    whole_ends, ends = (
-        path.arc_length(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, interval)
-    )
-    share = ((ends[1] - ends[0]) / (whole_ends[1] - whole_ends[0])).abs().item()
-    rule = rule_on(
-        math.ceil(min_nodes + share * (num_nodes - min_nodes)), ends[0].item(), ends[1].item()
-    )
-    times = path.arc_length_inverse(rule.nodes)
-    dt = path.time_score_variance(times).rsqrt()
-    return Rule(times, rule.weights * dt, rule.coarse_weights * dt)

@@ -11,7 +11,7 @@ same function, unlike the two heads of ``TimeScoreModel``.
 
 ``EnergyModel`` has the base N(0, I), phi = x and G = 4. ``LevelEnergyModel`` has the density of
 independent pixels on the grey levels as its base, posterior means under it as phi, and G = 0.5.
-The base then accounts for noise below the width of a grey level.
+``DecodedEnergyModel`` ends at a noise of 0.7 grey levels, where its teacher is the decoder.
 
 Distillation on MNIST, mean loss of steps 101 to 200 in a schedule of 400 steps of 16 images: base
 N(0, I) 0.69; grey levels with phi = E[c] only 0.27, with indicators 0.29. After 3,182 steps, 220
@@ -23,14 +23,15 @@ training give 1.393, and 1.450 with one histogram per position as the base. Six 
 the weights after 9,000 steps give 1.044. If half of the training points come from the teacher's
 probability flow, the result is 1.047; from annealed chains of the student, 1.075. With a
 contrastive term at t = 1 it is 1.047, and with a term for the amortised likelihood 1.061. After
-18,000 steps, 56% of the difference from the teacher's bound is due to noise below 2 bins.
+18,000 steps, 56% of the difference from the teacher's bound is due to noise below 2 bins. With
+torch.func, a step takes as long as with autograd.
 
 After 400 core seconds of distillation on digits, f + x g in ``EnergyModel`` had a validation bound
 of 1.702 bits per dim. Alternatives: x . g alone 1.710, f alone 1.712, a squared norm |x + f|^2
 2.119. Normalisation: groups 1.702, all channels 1.719, none 1.794, a scale per channel 1.845.
 
 Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, who train both derivatives of an
-energy on data; here the energy is distilled (``training.ebm_task``).
+energy on data; here the energy is distilled (``training.energy_task``).
 """
 
 from typing import Any, ClassVar

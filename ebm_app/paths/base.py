@@ -19,9 +19,10 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), section 5 and appendix 
 (arXiv:2502.02300).
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.utils.fields import Positive, check_argument
+from ebm_app.utils.quadrature import Rule, rule_on
 from ebm_app.utils.tensors import derivative, expand_like
 
 #: sigmoid(36) is the largest float64 below 1
@@ -199,3 +201,30 @@ LOG_SNR = Schedule(lambda path, t: path.log_snr(t))
 LINEAR = Schedule(lambda path, t: t)
 
 SCHEDULES = {"arc_length": ARC_LENGTH, "log_snr": LOG_SNR, "linear": LINEAR}
+
+
+@lru_cache(maxsize=1024)
+@torch.inference_mode(False)  # cached tensors may be used under autograd
+def arc_length_rule(
+    path: GaussianPath,
+    whole: tuple[float, float],
+    interval: tuple[float, float],
+    num_nodes: int,
+    min_nodes: int,
+) -> Rule:
+    """Return a Gauss-Legendre rule in the arc length tau on ``interval``. Nodes are times t, and
+    weights include dt / d tau.
+
+    It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the share of ``interval`` in the
+    arc length of ``whole``. Cached, because inverting the arc length costs as much as a network.
+    """
+    whole_ends, ends = (
+        path.arc_length(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, interval)
+    )
+    share = ((ends[1] - ends[0]) / (whole_ends[1] - whole_ends[0])).abs().item()
+    rule = rule_on(
+        math.ceil(min_nodes + share * (num_nodes - min_nodes)), ends[0].item(), ends[1].item()
+    )
+    times = path.arc_length_inverse(rule.nodes)
+    dt = path.time_score_variance(times).rsqrt()
+    return Rule(times, rule.weights * dt, rule.coarse_weights * dt)

@@ -23,7 +23,7 @@ from ebm_app.data.lazy import LazyImages, image_hashes
 from ebm_app.data.levels import dequantise
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
-from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.processes import sharded

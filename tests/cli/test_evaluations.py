@@ -14,7 +14,8 @@ from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
-from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
+from ebm_app.likelihood.dequantisation import TruncatedNormal
+from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.utils.output import warn_of_disagreements
 from ebm_app.utils.tensors import standard_error
 

@@ -26,7 +26,7 @@ from ebm_app.nets.density import MomentsDensity, density_of
 from ebm_app.nets.time_score import ModelOutput, TimeScoreModel
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
-from ebm_app.utils.tensors import expand_like, sum_except_batch
+from ebm_app.utils.tensors import sum_except_batch
 
 SHAPE, MEAN, STD, EPS = (2, 3, 3), 0.15, 0.4, 1e-4
 cells = partial(Cells, space=PixelSpace())

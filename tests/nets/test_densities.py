@@ -17,7 +17,7 @@ from ebm_app.nets.density import MIN_NODES, TimeScoreDensity, density_of
 from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel, LevelEnergyModel
 from ebm_app.nets.level_mixture import LevelMixture
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.training.ebm_task import Distillation, EnergyTask, energy_config
+from ebm_app.training.energy_task import Distillation, EnergyTask, energy_config
 from ebm_app.utils.tensors import (
     CHUNK_SIZES,
     expand_like,

@@ -14,7 +14,7 @@ from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.trace import NUM_TIMES, trace
 from ebm_app.likelihood import TimeIntegral
-from ebm_app.likelihood.dequantisation import noise_for
+from ebm_app.likelihood.noise import noise_for
 from ebm_app.morphing import iterate_morph, slerp
 from ebm_app.ratios import planes
 from ebm_app.web import compare, complete, information, toy
