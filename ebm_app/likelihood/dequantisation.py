@@ -28,8 +28,9 @@ from ebm_app.utils.fields import Float, configuration
 from ebm_app.utils.tensors import expand_like
 
 SQRT2 = math.sqrt(2)
-#: Standard deviation of the noise of a learned decoder, in levels. The bound of an energy network
-#: of MNIST is 0.980 bits at 0.5 levels, 0.971 at 0.7, 0.973 at 1, 0.993 at 1.4 and 1.003 at 2.
+#: Standard deviation of the noise of a learned decoder, in levels. With 1 instead of 0.7, the bound
+#: of an energy network of MNIST falls from 0.992 to 0.987 bits on 200 validation images, but that
+#: of `digits` rises from 1.642 to 1.663.
 DECODER_NOISE = 0.7
 #: Truncation in standard deviations; beyond 8 it has no effect in float64.
 Tau = Annotated[Float, Gt(0), Le(8)]

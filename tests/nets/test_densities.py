@@ -212,18 +212,21 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path, dequantisation,
     )
 
 
-def test_student_starts_from_the_late_network_of_its_teacher():
-    early = EarlyConfig(GREY.net)
-    grey = dataclasses.replace(GREY, dequantisation="truncated_normal", early=early)
+@pytest.mark.parametrize("early", [EarlyConfig(GREY.net), None])
+def test_student_starts_from_the_late_network_of_its_teacher(early):
+    grey = dataclasses.replace(
+        GREY, dequantisation="truncated_normal", early=early, num_classes=10
+    )
     teacher, data = EBM(grey), load_images("digits")
-    for weight in teacher.model.net.late.last_layer.parameters():  # zero, and thus without time
+    net = teacher.model.net.late if early else teacher.model.net
+    for weight in net.last_layer.parameters():  # zero, and thus without time
         nn.init.normal_(weight, std=0.1)
     config = LoopConfig(max_train_steps=1, train_batch_size=4)
     task = EnergyTask(Accelerator(cpu=True), teacher, "grey", config, data)
     student = task.model
     assert task.settings()["teacher"] == {"model": "grey"}
     assert student.config.prediction == "level_energy"
-    own, theirs = student.model.net.unet, teacher.model.net.late.unet
+    own, theirs = student.model.net.unet, net.unet
     assert torch.equal(own.time_embedding.linear_1.weight, theirs.time_embedding.linear_1.weight)
     first, *others = own.conv_in.weight.split(1, dim=1)
     assert torch.equal(first, theirs.conv_in.weight) and not torch.cat(others).any()
