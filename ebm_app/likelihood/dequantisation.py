@@ -28,9 +28,9 @@ from ebm_app.utils.fields import Float, configuration
 from ebm_app.utils.tensors import expand_like
 
 SQRT2 = math.sqrt(2)
-#: Standard deviation of the noise of a learned decoder, in levels. With 1 instead of 0.7, the bound
-#: of an energy network of MNIST falls from 0.992 to 0.987 bits on 200 validation images, but that
-#: of `digits` rises from 1.642 to 1.663.
+#: Standard deviation of the noise of a learned decoder, in levels. With 1 instead of 0.7, the
+#: bound on validation images falls from 0.992 to 0.987 bits for an energy network of MNIST, but
+#: rises from 1.642 to 1.663 for ``digits``.
 DECODER_NOISE = 0.7
 #: Truncation in standard deviations; beyond 8 it has no effect in float64.
 Tau = Annotated[Float, Gt(0), Le(8)]
