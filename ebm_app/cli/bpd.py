@@ -48,7 +48,7 @@ class Arguments(HeldOutFlags):
         "settings KEY=VALUE, applied to every estimator that has them", ()
     )
     dequantisation: str | None = setting(
-        "uniform, truncated_normal or decoder; if not given, the model's", None
+        "uniform, truncated_normal, decoder or learned_decoder; if not given, the model's", None
     )
     labels: bool = setting("evaluate p(x | label) with the labels of the images", False)
     formats: bool = setting("also print the bits of PNG, WebP and JPEG XL (if installed)", False)

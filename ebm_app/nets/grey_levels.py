@@ -100,8 +100,8 @@ def level_log_prob(levels: Tensor, mean: Tensor, variance: Tensor, num_levels: i
         (B, *) float64.
 
     >>> mean, variance = torch.tensor([0.4]), torch.tensor([1e-6])
-    >>> level_log_prob(torch.tensor([1]), mean, variance, 2)  # the levels are -0.5 and 0.5
-    tensor([0.], dtype=torch.float64)
+    >>> level_log_prob(torch.tensor([1]), mean, variance, 2).exp()  # the levels are -0.5 and 0.5
+    tensor([1.0000], dtype=torch.float64)
     """
     steps = torch.arange(num_levels).to(mean)
     place = (mean + 1) * (num_levels / 2) - 0.5
