@@ -197,6 +197,7 @@ class DecodedEnergyDensity(EnergyDensity):
     model: DecodedEnergyModel
 
     def level_log_prob(self, levels: Tensor, x: Tensor, t: float) -> Tensor:
+        """Return log P(levels | x_t = x) in nats per dimension: (B, *) float64."""
         return MomentsDensity(self.model.decoder).level_log_prob(levels, x, t)
 
 

@@ -32,8 +32,9 @@ def energy_config(teacher: EBM) -> EBMConfig:
     dropout, labels and early network.
 
     If the teacher's points are near grey levels, its base has grey levels. If the teacher also
-    predicts posterior moments, the energy network ends at the noise of ``LearnedDecoder``, with
-    the teacher's network as the decoder. The time embedding then equals the teacher's at each t.
+    predicts posterior moments, the energy network ends at the noise of ``LearnedDecoder``, or
+    where the teacher ends, with the teacher's network as the decoder. The time embedding then
+    equals the teacher's at each t.
     """
     config, model = teacher.config, teacher.model
     if not config.stein_head:
@@ -55,7 +56,7 @@ def energy_config(teacher: EBM) -> EBMConfig:
     config = replace(config, prediction=LEVEL_ENERGY)
     if not model.predicts_variance:
         return config
-    end = LearnedDecoder().last_time(teacher.cells, model.path)
+    end = min(LearnedDecoder().last_time(teacher.cells, model.path), teacher.density.end)
     scale = model.time_input(model.path, model.interval, torch.tensor([end], dtype=torch.float64))
     return replace(
         config,
