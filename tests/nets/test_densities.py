@@ -234,6 +234,8 @@ def test_student_starts_from_the_late_network_of_its_teacher(early):
     assert student.config.eps > grey.eps and end == student.density.model.interval[1]
     decoders = [ebm.density.level_log_prob(data.test[:3], x, end) for ebm in (student, teacher)]
     assert torch.allclose(*decoders, atol=1e-4)
+    early_end = EBM(dataclasses.replace(grey, dequantisation="decoder", eps=0.1))
+    assert energy_config(early_end).eps == pytest.approx(0.1)
     share = (data.train == 0).double().mean()
     assert student.model.base.log_weights[0, 0].exp() == pytest.approx(share.item(), abs=1e-3)
 
