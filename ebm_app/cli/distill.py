@@ -37,6 +37,10 @@ RECIPES: dict[str, dict[str, Any]] = {
 COMMON: dict[str, Any] = dict(optimizer="muon", max_grad_norm=1.0, validation_repeats=1)
 #: Number of held-out images of an amortised likelihood
 NUM_HELD_OUT = 768
+#: Quadrature nodes of the bound of training images. For `mnist`, the standard deviation of its
+#: noise is 0.03 bits per dim with 16 nodes, the default, 0.04 with 8, and 0.19 with 4, which are
+#: also biased by 0.06. More images are better than more nodes, because the noise averages out.
+TRAINING_NODES = 8
 
 
 @configuration(kw_only=True)
@@ -90,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     minutes, seed = config.max_train_minutes, config.seed
     seconds = 0.0 if resumed else 60 * (minutes or math.inf)
     held_out = make("validation", NUM_HELD_OUT, seed=seed, deadline=began + seconds / 8)
-    targets = make("train", args.num_images, seed=seed, deadline=began + seconds / 2)
+    settings = dict(seed=seed, deadline=began + seconds / 2, num_nodes=TRAINING_NODES)
+    targets = make("train", args.num_images, **settings)
     if minutes:
         minutes = max(0.1, minutes - (time.perf_counter() - began) / 60)
     config = replace(config, max_train_minutes=minutes, num_preview_images=0)

@@ -35,6 +35,9 @@ from ebm_app.utils.tensors import rows_per_call, sum_except_batch
 
 #: Number of feature channels from which the terms are predicted
 FEATURES = 32
+#: Scales s, in grey levels, of the inputs asinh(d / s) for the difference d of neighbouring
+#: pixels, which are linear below s and logarithmic above
+SCALES = (2.0, 16.0)
 
 
 @configuration
@@ -69,7 +72,9 @@ class AmortisedConfig:
         dataset, image_shape, num_levels: those of the teacher.
         teacher: SHA-256 digest of the teacher's weights.
         mean, std: mean and standard deviation of the terms over ordinary training images, in nats.
-        net, input_frequencies: the network, and the frequencies of its Fourier features.
+        net: the network.
+        input_frequencies: frequencies of the Fourier features of the input; if empty, differences
+            of neighbouring pixels are used instead.
         calibration: error table, measured after training.
     """
 
@@ -89,8 +94,9 @@ class AmortisedLikelihood(PretrainedModel):
     """Network that predicts the terms of log P from levels (B, C, H, W), and features for its
     error.
 
-    Its inputs are x = 2 (k + 1/2) / L - 1 for level k of L, and Fourier features of x. Weights are
-    stored in half precision.
+    Its inputs are x = 2 (k + 1/2) / L - 1 for level k of L, and Fourier features of x or, without
+    frequencies, asinh(d / s) / 2 for the difference d of k from its upper and its left neighbour,
+    for s in ``SCALES``. Weights are stored in half precision.
     """
 
     config_class, kind = AmortisedConfig, "amortised likelihood"
@@ -98,7 +104,8 @@ class AmortisedLikelihood(PretrainedModel):
     def __init__(self, config: AmortisedConfig) -> None:
         super().__init__(config)
         channels, height, width = config.image_shape
-        shape = (channels * (1 + 2 * len(config.input_frequencies)), height, width)
+        num_features = 2 * len(config.input_frequencies or SCALES)
+        shape = (channels * (1 + num_features), height, width)
         self.net = UNet(shape, FEATURES, config.net)
         self.head = nn.Conv2d(FEATURES, channels, 1)
         self.register_buffer("centre", torch.zeros(2 * FEATURES))
@@ -107,13 +114,22 @@ class AmortisedLikelihood(PretrainedModel):
     def forward(self, levels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the terms (B, C, H, W) of log P in nats, and a summary (B, 2 F) of the features:
         their mean and root mean square over the pixels."""
-        x = (2 * levels.to(self.head.weight.dtype) + 1) / self.config.num_levels - 1
-        angles = [2 * math.pi * frequency * x for frequency in self.config.input_frequencies]
-        waves = [wave for angle in angles for wave in (angle.sin(), angle.cos())]
-        features = self.net(torch.cat([x, *waves], 1), x.new_ones(len(x)))
+        x = self.inputs(levels.to(self.head.weight.dtype))
+        features = self.net(x, x.new_ones(len(x)))
         terms = self.config.mean + self.config.std * self.head(features).float()
         flat = features.float().flatten(2)
         return terms, torch.cat([flat.mean(2), flat.square().mean(2).sqrt()], 1)
+
+    def inputs(self, levels: Tensor) -> Tensor:
+        """Return the inputs (B, C (1 + F), H, W) for floating-point levels (B, C, H, W)."""
+        x = (2 * levels + 1) / self.config.num_levels - 1
+        if frequencies := self.config.input_frequencies:
+            angles = [2 * math.pi * frequency * x for frequency in frequencies]
+            waves = [wave for angle in angles for wave in (angle.sin(), angle.cos())]
+            return torch.cat([x, *waves], 1)
+        starts = [levels.narrow(dim, 0, 1) for dim in (2, 3)]
+        changes = [levels.diff(dim=dim, prepend=start) for dim, start in enumerate(starts, 2)]
+        return torch.cat([x, *[(d / s).asinh() / 2 for s in SCALES for d in changes]], 1)
 
     def set_training_features(self, summaries: Tensor) -> None:
         """Set the summaries (N, 2 F) from which ``distance`` is measured."""

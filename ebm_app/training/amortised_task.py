@@ -20,7 +20,7 @@ from ebm_app.ebm import EBM
 from ebm_app.likelihood.amortised import AmortisedConfig, AmortisedLikelihood, ErrorTable
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.pretrained import fingerprint
-from ebm_app.training.recipes import SIZES, level_settings, network_settings
+from ebm_app.training.recipes import SIZES, network_settings
 from ebm_app.training.tasks import Task
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import read_header, read_tensors, write_tensors
@@ -63,7 +63,7 @@ def make_targets(
     Args:
         sources: the teacher's data set, then data sets whose images are unusual for the teacher.
         deadline: value of ``time.perf_counter`` after which no further file is computed.
-        settings: arguments of ``EBM.likelihood``.
+        settings: settings of the estimator "elbo".
     """
     names = [source.name for source in sources]
     about = {"about": str([fingerprint(teacher.density.model), names, seed, settings])}
@@ -76,7 +76,7 @@ def make_targets(
                 break
             own_seed = 2 * (seed + index) + (split == "train")
             levels = draw_images(sources, split, make_generator("cpu", 4, own_seed))
-            terms = teacher.likelihood(levels, seed=own_seed, **settings).components
+            terms = teacher.likelihood(levels, "elbo", seed=own_seed, **settings).components
             if terms is None:
                 raise UserError("This model has no per-pixel terms, which distillation requires.")
             targets = Targets(levels, terms.float(), torch.arange(SHARD) % 2 == 0)
@@ -191,13 +191,14 @@ class AmortisedTask(Task):
 
 
 def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
-    """Build a network with the architecture and weights of the teacher's network, or of size
-    "small" if the teacher is wider."""
+    """Build a network with the architecture, Fourier features and weights of the teacher's
+    network. If that is larger than size "small", build a network of this size, with random weights
+    and without Fourier features."""
     form, ordinary, size = teacher.config, targets.terms[targets.is_ordinary], SIZES["small"]
-    net = replace(form.net, dropout=0.0)
-    if max(net.block_out_channels) > max(size.channels):
-        net = UNetConfig(**network_settings(size, form.image_shape))
-    frequencies = form.input_frequencies or level_settings(form.num_levels)["input_frequencies"]
+    net, frequencies = replace(form.net, dropout=0.0), form.input_frequencies
+    is_wide = max(net.block_out_channels) > max(size.channels)
+    if is_large := is_wide or net.layers_per_block > size.layers_per_block:
+        net, frequencies = UNetConfig(**network_settings(size, form.image_shape)), ()
     config = AmortisedConfig(
         form.dataset,
         form.image_shape,
@@ -209,6 +210,8 @@ def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
         frequencies,
     )
     network = AmortisedLikelihood(config)
+    if is_large:
+        return network
     own = network.net.state_dict()
     for name, weight in teacher.density.model.state_dict().items():
         key = f"unet.{name.rpartition('unet.')[2]}"

@@ -10,7 +10,7 @@ from conftest import GREY, error_of
 
 from ebm_app import EBM
 from ebm_app.cli import distill
-from ebm_app.config import UNetConfig
+from ebm_app.config import EBMConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.likelihood.amortised import (
     Amortised,
@@ -177,6 +177,33 @@ def test_network_starts_from_the_weights_of_its_teacher(teacher, make):
     own, theirs = network.net.unet.state_dict(), ebm.model.net.unet.state_dict()
     different = {name for name, weight in own.items() if not torch.equal(weight, theirs[name])}
     assert different == {"conv_in.weight", "conv_out.weight", "conv_out.bias"}
+
+
+def test_network_of_a_large_teacher_has_less_than_3_mb(tmp_path):
+    net = UNetConfig((96, 32), layers_per_block=2)
+    teacher = EBM(EBMConfig("colours", (3, 32, 32), 256, net=net, input_frequencies=(2.0,)))
+    levels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    targets = Targets(levels, torch.randn(levels.shape), torch.ones(2, dtype=torch.bool))
+    network = build_network(teacher, targets)
+    assert network.config.input_frequencies == ()
+    assert network.config.mean == pytest.approx(targets.terms.mean().item())
+    network.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").stat().st_size < 3e6
+
+
+def test_inputs_are_values_and_compressed_differences():
+    model, inputs = network(), []
+    model.net.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    levels = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+    levels[..., 5] = 16  # a column
+    model(levels)
+    x, *changes = inputs[0][0]
+    assert x[0, 4] == pytest.approx(1 / 17 - 1) and x[0, 5] == pytest.approx(33 / 17 - 1)
+    expected = torch.zeros(4, 8, 8)  # vertical and horizontal differences, at two scales
+    for index, scale in ((1, 2), (3, 16)):
+        expected[index, :, 5] = math.asinh(16 / scale) / 2
+        expected[index, :, 6] = -math.asinh(16 / scale) / 2
+    torch.testing.assert_close(torch.stack(changes), expected)
 
 
 class OffByDistance:
