@@ -127,8 +127,7 @@ class AmortisedLikelihood(PretrainedModel):
             angles = [2 * math.pi * frequency * x for frequency in frequencies]
             waves = [wave for angle in angles for wave in (angle.sin(), angle.cos())]
             return torch.cat([x, *waves], 1)
-        starts = [levels.narrow(dim, 0, 1) for dim in (2, 3)]
-        changes = [levels.diff(dim=dim, prepend=start) for dim, start in enumerate(starts, 2)]
+        changes = [levels.diff(dim=dim, prepend=levels.narrow(dim, 0, 1)) for dim in (2, 3)]
         return torch.cat([x, *[(d / s).asinh() / 2 for s in SCALES for d in changes]], 1)
 
     def set_training_features(self, summaries: Tensor) -> None:
