@@ -22,6 +22,7 @@ from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.pretrained import fingerprint
 from ebm_app.training.recipes import SIZES, network_settings
 from ebm_app.training.tasks import Task
+from ebm_app.training.transfer import copy_weights
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import read_header, read_tensors, write_tensors
 from ebm_app.utils.random import RowNoise, make_generator
@@ -210,16 +211,8 @@ def build_network(teacher: EBM, targets: Targets) -> AmortisedLikelihood:
         frequencies,
     )
     network = AmortisedLikelihood(config)
-    if is_large:
-        return network
-    own = network.net.state_dict()
-    for name, weight in teacher.density.model.state_dict().items():
-        key = f"unet.{name.rpartition('unet.')[2]}"
-        if key == "unet.conv_in.weight":  # without the condition channels
-            weight = weight[:, : own[key].shape[1]]
-        if "early." not in name and key in own and own[key].shape == weight.shape:
-            own[key] = weight
-    network.net.load_state_dict(own)
+    if not is_large:
+        copy_weights(teacher, network.net)
     return network
 
 

@@ -18,11 +18,10 @@ from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import Model, Objective
 from ebm_app.paths import GaussianPath, PathSample
 from ebm_app.training.ebm_task import PathTask
+from ebm_app.training.transfer import copy_weights, unlabelled_weights
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
-#: First layer and class embedding of a network
-FIRST, CLASSES = "unet.conv_in.weight", "class_embedding.weight"
 #: Min gain of the Stein head in the loss; the gain vanishes at t = 0
 MIN_GAIN = 1e-3
 
@@ -65,16 +64,6 @@ def energy_config(teacher: EBM) -> EBMConfig:
         decoder=teacher.config.prediction,
         eps=1 - end,
     )
-
-
-def unlabelled_weights(net: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of a network without class embedding that equals ``net`` for images
-    without labels: its bias includes the last embedding."""
-    weights = dict(net.state_dict())
-    for name in [name for name in weights if name.endswith(CLASSES)]:
-        bias = name.replace(CLASSES, "time_embedding.linear_2.bias")
-        weights[bias] = weights[bias] + weights.pop(name)[-1]
-    return weights
 
 
 class Distillation(Objective):
@@ -124,17 +113,9 @@ class EnergyTask(PathTask):
         torch.manual_seed(config.seed)
         ebm = EBM(energy_config(teacher))
         ebm.space.load_state_dict(teacher.space.state_dict())
-        net = teacher.model.net.late if teacher.config.early else teacher.model.net
-        own, weights = ebm.model.net.state_dict(), unlabelled_weights(net)
-        for name, weight in weights.items():
-            if own[name].shape == weight.shape:
-                own[name] = weight
-            elif name.endswith(FIRST):  # features of both, without conditions
-                num_shared = weight.shape[1] - teacher.config.condition_dim
-                own[name].zero_()[:, :num_shared] = weight[:, :num_shared]
-        ebm.model.net.load_state_dict(own)
+        copy_weights(teacher, ebm.model.net)
         if isinstance(ebm.model, DecodedEnergyModel):
-            ebm.model.decoder.net.load_state_dict(weights)
+            ebm.model.decoder.net.load_state_dict(unlabelled_weights(teacher))
         ebm.add_training_hashes(teacher.training_hashes)
         for weight in ebm.model.net.last_layer.parameters():
             nn.init.zeros_(weight)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 from matplotlib.figure import Figure
-from PIL import Image
 from torch import Tensor
 
 from ebm_app.anomaly.verdict import examine, verdict
@@ -41,12 +40,12 @@ FORMATS = (
 class ScoreOutputs(NamedTuple):
     """Outputs of a run; None or empty until they are computed.
 
-    They are the image at the model's resolution, the answer, the anomaly map, the class
-    probabilities of a class-conditional model, the metrics, the image as a tensor, and whether it
-    was drawn.
+    They are the file of the image at the model's resolution, the answer, the anomaly map, the
+    class probabilities of a class-conditional model, the metrics, the image as a tensor, and
+    whether it was drawn.
     """
 
-    seen: Image.Image | None = None
+    seen: str | None = None
     answer: str = ""
     where: Figure | None = None
     classes: dict[str, float] | None = None
@@ -100,7 +99,9 @@ class Scorer:
         """Yield the image and an amortised likelihood, if the model has one, then the verdict with
         the class and the map, then the likelihood by the model's default estimator, averaged over
         a growing number of dequantisation draws, up to ``repeats``."""
-        outputs = ScoreOutputs(shared.render(image, 256), "Computing", image=image)
+        outputs = ScoreOutputs(
+            shared.save_once(shared.render(image, 256)), "Computing", image=image
+        )
         yield outputs
         loaded = self.models.open(model)
         ebm, detector = loaded.ebm, loaded.detector

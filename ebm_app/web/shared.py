@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import gradio as gr
 from gradio.events import Dependency
+from gradio.processing_utils import save_pil_to_cache
+from gradio.utils import get_upload_folder
 from PIL import Image
 from torch import Tensor
 
@@ -121,6 +123,12 @@ def clear_on(
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     """Return images (B, C, H, W) in [0, 1] as a grid, enlarged by repeating pixels."""
     return to_pil(image_grid(images, min_pixels))
+
+
+def save_once(image: Image.Image) -> str:
+    """Save an image and return its path. Gradio writes the file of an image again for every output
+    of a run, also while the browser reads it, but not that of a path."""
+    return save_pil_to_cache(image, get_upload_folder(), format="png")
 
 
 def at_intervals(frames: Iterable[Frame]) -> Iterator[Frame]:
