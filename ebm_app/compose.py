@@ -7,6 +7,7 @@ composed densities are not the marginals of a diffusion (Du et al. 2023, arXiv:2
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -31,6 +32,9 @@ class Composition(ABC):
     Raises:
         UserError: for no densities, densities with different paths, or a wrong number of weights.
     """
+
+    #: Power b such that the noise of q_t^(1/b) is that of the path
+    power: float = 1.0
 
     def __init__(self, densities: Sequence[LogDensity], weights: Sequence[float]) -> None:
         densities = check_argument(Sequence[LogDensity], "densities", densities)
@@ -100,8 +104,9 @@ class Product(Composition):
 
     def __init__(self, densities: Sequence[LogDensity], weights: Sequence[float]) -> None:
         super().__init__(densities, weights)
-        if not sum(self.weights) > 0:
-            raise UserError(f"Expected weights with a positive sum, got {sum(self.weights):g}.")
+        self.power = sum(self.weights)
+        if not self.power > 0:
+            raise UserError(f"Expected weights with a positive sum, got {self.power:g}.")
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
         logs = (density.log_density(x, t) for density in self.densities)
@@ -157,6 +162,8 @@ def sample_composed(
     """
     composition = check_argument(Composition, "composition", composition)
     generator, x0 = check_argument(EBM, "ebm", ebm).start(num_images, seed)
+    power = composition.power
+    root = type(composition)(composition.densities, [w / power for w in composition.weights])
     sampler = build(AnnealedHMC, "sampler", settings)
-    *_, last = sampler.iterate(composition, x0, generator)
+    *_, last = replace(sampler, power=power * sampler.power).iterate(root, x0, generator)
     return ebm.to_images(last.x)

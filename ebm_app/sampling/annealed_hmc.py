@@ -1,8 +1,7 @@
 """Annealed Hamiltonian Monte Carlo through the model's own p_t (paper, section 6)."""
 
 import math
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 import torch
@@ -25,7 +24,7 @@ NUM_NODES = 8
 
 @configuration
 class AnnealedHMC(Sampler):
-    """HMC from N(0, I) through the model's p_t, then one denoising step.
+    """HMC from N(0, I) through powers of the model's p_t, then one denoising step.
 
     Neighbouring p_t overlap if their number grows like sqrt(D) times the arc length of the path.
     The leapfrog step is proportional to the standard deviation of the noise. It is adapted to a
@@ -46,6 +45,7 @@ class AnnealedHMC(Sampler):
         acceptance: accept by the "work" of the score along a trajectory, or by the "energy", which
             is exact and needs a log density.
         end_variance: conditional variance at the last temperature, at which the image is denoised.
+        power: power b of the densities p_t^b. Above 1, images are clearer and less varied.
     """
 
     steps: ClassVar[str] = "temperatures"
@@ -60,6 +60,7 @@ class AnnealedHMC(Sampler):
     score: Literal["head", "integral"] = "head"
     acceptance: Literal["work", "energy"] = "work"
     end_variance: Positive = 1e-3
+    power: Positive = 1.0
 
     def iterate(
         self, model: SteinScore, x0: Tensor, generator: torch.Generator
@@ -67,12 +68,16 @@ class AnnealedHMC(Sampler):
         times, nfe = self._times(model, x0[0].numel()), 0
         distributions = self._distributions(model, times)
         records = anneal(
-            x0, distributions, self.num_leapfrog_steps, generator, scale=self.step_size
+            x0 / math.sqrt(self.power),
+            distributions,
+            self.num_leapfrog_steps,
+            generator,
+            scale=self.step_size,
         )
         for index, record in enumerate(records, 1):
             nfe, x = nfe + record.nfe, record.state.position
             if index == len(times):
-                x = denoised(model, x, record.state.field, times[-1].item())
+                x = denoised(model, x, record.state.field / self.power, times[-1].item())
             yield Frame(x, index, len(times), nfe, record.acceptance)
 
     def count_steps(self, model: Marginals, num_dims: int) -> int:
@@ -87,8 +92,10 @@ class AnnealedHMC(Sampler):
         if self.acceptance == "energy":
             log_density = require(model, LogDensity, "acceptance=energy").log_density
         distributions = []
-        for t, deviation in zip(times.tolist(), model.path.variance(times).sqrt(), strict=True):
-            target = Target(partial(score, t=t), log_density and partial(log_density, t=t))
+        deviations = (model.path.variance(times) / self.power).sqrt()
+        for t, deviation in zip(times.tolist(), deviations, strict=True):
+            powers = [function and self._power(function, t) for function in (score, log_density)]
+            target = Target(*powers)
             distributions.append(
                 IntermediateDistribution(
                     target, deviation, self.steps_per_temperature, adapt=self._adapt
@@ -97,6 +104,10 @@ class AnnealedHMC(Sampler):
         num_steps = self.steps_per_temperature + self.final_steps
         distributions[-1] = distributions[-1]._replace(num_steps=num_steps, adapt=None)
         return distributions
+
+    def _power(self, function: Callable[..., Tensor], t: float) -> Callable[[Tensor], Tensor]:
+        """Return b f(., t) for a function f(x, t)."""
+        return lambda x: self.power * function(x, t)
 
     def _adapt(self, scale: Tensor, probability: Tensor) -> Tensor:
         """Return the next step size in standard deviations of the noise, at most ``step_size``."""

@@ -154,6 +154,19 @@ def test_product_of_gaussians_has_its_moments(weights, settings):
     assert x.var().item() == pytest.approx(1 / precision.item(), rel=4 * (2 / NUM / D) ** 0.5)
 
 
+@pytest.mark.parametrize("acceptance", ["work", "energy"])
+def test_power_of_a_gaussian_has_its_moments(acceptance):
+    x = draw(normal_density(0.5, 0.4), power=2, acceptance=acceptance, steps_per_temperature=3)
+    variance = 0.4**2 / 2
+    assert (x.mean(0) - 0.5).abs().max() < 4 * (variance / NUM) ** 0.5
+    assert x.var().item() == pytest.approx(variance, rel=4 * (2 / NUM / D) ** 0.5)
+
+
+def test_last_step_of_a_power_removes_all_noise():
+    x = draw(normal_density(0.5, 1e-4), power=2.0)  # the noise at the end is 7e-3
+    assert (x - 0.5).abs().max() < 1e-3
+
+
 def test_mixture_has_the_masses_and_moments_of_its_parts():
     mixture = Mixture([normal_density(0.5, 0.4), normal_density(-0.5, 0.4)], [0.3, 0.7])
     assert isinstance(mixture, LogDensity) and isinstance(mixture, SteinScore)
@@ -170,6 +183,9 @@ def test_images_of_a_composition_and_refused_weights():
     densities = [ebm.density, ebm.density]
     images = sample_composed(ebm, Product(densities, [1.5, -0.5]), 2, num_temperatures=2)
     assert images.shape == (2, 1, 8, 8)
+    squared = sample_composed(ebm, Product(densities, [1.0, 1.0]), 2, num_temperatures=2)
+    power = AnnealedHMC(num_temperatures=2, power=2.0)
+    torch.testing.assert_close(squared, ebm.sample(2, power))
     assert "1 weights for 2" in error_of(Product, densities, [1.0])
     for kind in (Product, Mixture):
         assert "positive" in error_of(kind, densities, [1.0, -1.0])
