@@ -26,10 +26,17 @@ def copy_weights(teacher: EBM, net: nn.Module) -> None:
     its other inputs. Other layers of another shape keep their weights.
     """
     own = net.state_dict()
-    for name, weight in unlabelled_weights(teacher).items():
+    weights = {unet_name(name): weight for name, weight in unlabelled_weights(teacher).items()}
+    for name, weight in own.items():
+        start = weights.get(unet_name(name), weight)
         if name.endswith(FIRST):  # the last inputs of the teacher may be conditions
-            num = min(own[name].shape[1], weight.shape[1] - teacher.config.condition_dim)
-            own[name].zero_()[:, :num] = weight[:, :num]
-        elif own[name].shape == weight.shape:
-            own[name] = weight
+            num = min(weight.shape[1], start.shape[1] - teacher.config.condition_dim)
+            weight.zero_()[:, :num] = start[:, :num]
+        elif weight.shape == start.shape:
+            own[name] = start
     net.load_state_dict(own)
+
+
+def unet_name(name: str) -> str:
+    """Return the name of a weight within its U-Net, which another network may contain."""
+    return name.rpartition("unet.")[2]

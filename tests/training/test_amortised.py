@@ -179,6 +179,15 @@ def test_network_starts_from_the_weights_of_its_teacher(teacher, make):
     assert different == {"conv_in.weight", "conv_out.weight", "conv_out.bias"}
 
 
+def test_network_starts_from_the_weights_of_a_latent_teacher():
+    ebm = EBM.from_pretrained("mnist-latent")
+    levels = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
+    targets = Targets(levels, torch.randn(levels.shape), torch.ones(2, dtype=torch.bool))
+    own = build_network(ebm, targets).net.unet.state_dict()
+    theirs = ebm.model.net.net.unet.state_dict()
+    assert torch.equal(own["conv_norm_out.weight"], theirs["conv_norm_out.weight"])
+
+
 def test_network_of_a_large_teacher_has_less_than_3_mb(tmp_path):
     net = UNetConfig((96, 32), layers_per_block=2)
     teacher = EBM(EBMConfig("colours", (3, 32, 32), 256, net=net, input_frequencies=(2.0,)))
