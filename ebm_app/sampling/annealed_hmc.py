@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -94,8 +95,8 @@ class AnnealedHMC(Sampler):
         distributions = []
         deviations = (model.path.variance(times) / self.power).sqrt()
         for t, deviation in zip(times.tolist(), deviations, strict=True):
-            powers = [function and self._power(function, t) for function in (score, log_density)]
-            target = Target(*powers)
+            log_target = log_density and partial(self._power, log_density, t)
+            target = Target(partial(self._power, score, t), log_target)
             distributions.append(
                 IntermediateDistribution(
                     target, deviation, self.steps_per_temperature, adapt=self._adapt
@@ -105,9 +106,9 @@ class AnnealedHMC(Sampler):
         distributions[-1] = distributions[-1]._replace(num_steps=num_steps, adapt=None)
         return distributions
 
-    def _power(self, function: Callable[..., Tensor], t: float) -> Callable[[Tensor], Tensor]:
-        """Return b f(., t) for a function f(x, t)."""
-        return lambda x: self.power * function(x, t)
+    def _power(self, function: Callable[..., Tensor], t: float, x: Tensor) -> Tensor:
+        """Return b f(x, t) for a score or a log density f of p_t."""
+        return self.power * function(x, t)
 
     def _adapt(self, scale: Tensor, probability: Tensor) -> Tensor:
         """Return the next step size in standard deviations of the noise, at most ``step_size``."""

@@ -38,5 +38,5 @@ def copy_weights(teacher: EBM, net: nn.Module) -> None:
 
 
 def unet_name(name: str) -> str:
-    """Return the name of a weight within its U-Net, which another network may contain."""
+    """Return the name of a weight without the names of the networks that contain its U-Net."""
     return name.rpartition("unet.")[2]

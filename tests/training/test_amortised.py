@@ -171,6 +171,11 @@ def test_loss_is_relative_to_the_bits_of_unusual_images(teacher, make):
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+def random_targets(*shape):
+    levels = torch.zeros(2, *shape, dtype=torch.uint8)
+    return Targets(levels, torch.randn(levels.shape), torch.ones(2, dtype=torch.bool))
+
+
 def test_network_starts_from_the_weights_of_its_teacher(teacher, make):
     ebm = EBM.from_pretrained(teacher)
     network = build_network(ebm, make("train", 8))
@@ -181,9 +186,7 @@ def test_network_starts_from_the_weights_of_its_teacher(teacher, make):
 
 def test_network_starts_from_the_weights_of_a_latent_teacher():
     ebm = EBM.from_pretrained("mnist-latent")
-    levels = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
-    targets = Targets(levels, torch.randn(levels.shape), torch.ones(2, dtype=torch.bool))
-    own = build_network(ebm, targets).net.unet.state_dict()
+    own = build_network(ebm, random_targets(1, 28, 28)).net.unet.state_dict()
     theirs = ebm.model.net.net.unet.state_dict()
     assert torch.equal(own["conv_norm_out.weight"], theirs["conv_norm_out.weight"])
 
@@ -191,8 +194,7 @@ def test_network_starts_from_the_weights_of_a_latent_teacher():
 def test_network_of_a_large_teacher_has_less_than_3_mb(tmp_path):
     net = UNetConfig((96, 32), layers_per_block=2)
     teacher = EBM(EBMConfig("colours", (3, 32, 32), 256, net=net, input_frequencies=(2.0,)))
-    levels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
-    targets = Targets(levels, torch.randn(levels.shape), torch.ones(2, dtype=torch.bool))
+    targets = random_targets(3, 32, 32)
     network = build_network(teacher, targets)
     assert network.config.input_frequencies == ()
     assert network.config.mean == pytest.approx(targets.terms.mean().item())
