@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from anomaly import unusual_images
+from anomaly_benchmark import unusual_images
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse, run_script
 from ebm_app.data.unusual import KINDS
 from ebm_app.ebm import EBM

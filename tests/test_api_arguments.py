@@ -7,7 +7,7 @@ from conftest import GREY, error_of
 from exact import generator
 
 from ebm_app import EBM, Flow, complete
-from ebm_app.anomaly import AnomalyDetector, two_sample_test
+from ebm_app.anomaly import AnomalyDetector
 from ebm_app.flow import FlowConfig
 
 LEVELS = torch.randint(17, (2, 1, 8, 8), generator=generator())
@@ -63,7 +63,6 @@ def test_invalid_images_raise_a_user_error(ebm, flow, images):
     for call in (ebm.likelihood, flow.likelihood, AnomalyDetector(ebm).fit):
         error_of(call, images)
     error_of(complete, ebm, images, mask)
-    error_of(two_sample_test, ebm, images, IMAGES)
 
 
 def test_invalid_settings_raise_a_user_error(ebm):

@@ -3,7 +3,7 @@
 import math
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,288 +11,334 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from ebm_app.anomaly.features import extract_features, noise_levels, noise_times, to_model_levels
-from ebm_app.anomaly.p_values import Findings, conformal_p_values, conformal_threshold
-from ebm_app.anomaly.scores import (
-    NUM_FOLDS,
-    RANKS,
-    SCORES,
-    cross_fitted_ranks,
-    cross_fitted_scores,
-    log_rank,
-)
-from ebm_app.data.lazy import image_hashes
+from ebm_app.anomaly.features import Features, extract_features, noise_levels
 from ebm_app.ebm import EBM
 from ebm_app.folders import find_folder
+from ebm_app.likelihood.bits import checked_levels
 from ebm_app.pretrained import fingerprint
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import PositiveInt, check_argument
+from ebm_app.utils.fields import Fraction, check_argument
 from ebm_app.utils.files import read_json, read_tensors, report_damage, write_json, write_tensors
-from ebm_app.utils.registry import choose
+from ebm_app.utils.tensors import as_tensor
 
 FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
-#: Min distinct images to fit a detector.
+#: Min distinct images to fit a detector
 MIN_IMAGES = 80
-#: Max bytes of ordinary images that are stored for ``nearest``.
-MAX_STORED = 200_000
+#: Number of folds of cross-conformal prediction
+NUM_FOLDS = 5
+#: Share of ordinary images whose maps are below 1 everywhere
+MAP_QUANTILE = 0.9
 
 
 class UnfittedError(UserError, NotFittedError):
     """Use of a detector before ``fit``."""
 
 
+class Findings(NamedTuple):
+    """Results of ``AnomalyDetector.examine`` for B images.
+
+    Attributes:
+        score: anomaly scores (B,); lower is more anomalous.
+        p_value: p-values (B,).
+        maps: anomaly maps (B, H, W), see ``AnomalyDetector.explain``.
+    """
+
+    score: np.ndarray
+    p_value: np.ndarray
+    maps: np.ndarray
+
+
+class Fitted(NamedTuple):
+    """What ``fit`` learns from n ordinary images, whose feature vectors have F entries.
+
+    Attributes:
+        mean, precision: mean (F,) and inverse covariance (F, F) of the vectors, float64.
+        calibration: scores of the n images, each by the vectors of the other folds, (n,) float64.
+        map_mean, map_scale: mean, and value of a map of 1 above the mean, of the smoothed
+            residuals at each noise level, float32 (noise levels, H, W).
+    """
+
+    mean: Tensor
+    precision: Tensor
+    calibration: Tensor
+    map_mean: Tensor
+    map_scale: Tensor
+
+
 class AnomalyDetector(OutlierMixin, BaseEstimator):
     r"""Detect images that are unusual under a model: an outlier detector of scikit-learn.
 
-    ``fit`` scores each of n ordinary images with statistics of the other four fifths of the
-    images. New images are scored with statistics of all n images. If s_i are the scores of the n
-    images, an image with score s has the p-value
+    The score of an image is minus the squared Mahalanobis distance of its feature vector f,
+
+        s = -(f - m)^T P (f - m),
+
+    where f has the errors of the model's noise prediction, its time scores and the compressed size
+    (see ``Features.vectors``), and m and P are the mean and inverse covariance of f over ordinary
+    images (Ledoit and Wolf 2004).
+    ``fit`` computes the scores s_i of n ordinary images, each with m and P of the four fifths of
+    the images that it is not in. An image with score s then has the p-value
 
         p = (1 + #{i: s_i <= s}) / (n + 1).
 
     For ordinary images P(p <= a) is about a, and at most a if leaving out a fifth of the images
-    does not change the statistics (cross-conformal prediction, Vovk 2015, arXiv:1208.0806).
+    does not change m and P (cross-conformal prediction, Vovk 2015, arXiv:1208.0806).
 
-    >>> detector = AnomalyDetector("digits", false_alarm_rate=0.05)
+    >>> detector = AnomalyDetector.from_pretrained("digits")
     >>> detector.predict(torch.zeros(1, 1, 8, 8))
     array([-1])
 
-    Images are (N, C, H, W) or flattened to rows (N, C H W), in [0, 1] or uint8 levels, or a list
-    of Pillow images or paths, or a folder.
+    Images are (N, C, H, W) or flattened to rows (N, C H W), in [0, 1] or uint8 levels.
 
     Args:
-        model: an ``EBM`` with a Stein head, or its name, folder or hub id, which is loaded at
-            first use, with the fitted detector in its folder. All bundled models but the energy
-            networks have one.
-        anomaly_score: a key of ``SCORES``, or "ranks" for the sum of the log ranks of all scores.
-        device: device to load a model on.
+        model: an ``EBM`` with a Stein head, or its bundled name, folder or hub id, by which
+            ``fit`` loads it.
         false_alarm_rate: share of ordinary images that ``predict`` flags.
+        device: device to load a model on.
 
     Attributes:
-        left_out_: indices of the images that ``fit`` did not use, because they are duplicates or
-            the model was trained on them.
-        offset_: threshold of ``score_samples`` at ``false_alarm_rate``.
-
-    Raises (at first use):
-        UserError: if the score is unknown, the model has no Stein head, or it cannot be loaded.
+        ebm_: the model, after ``fit`` or ``load``.
+        fitted_: what ``fit`` learned, see ``Fitted``.
     """
-
-    #: Loaded model with the parameters that it was loaded by, and fitted tensors, None until read
-    _loaded: tuple[Any, ...] = ()
-    _fitted: dict[str, Tensor] | None = None
 
     def __init__(
         self,
         model: EBM | str | os.PathLike,
-        anomaly_score: str = RANKS,
-        device: str = "cpu",
         false_alarm_rate: float = 0.05,
+        device: str = "cpu",
     ) -> None:
-        self.model, self.device = model, device
-        self.anomaly_score, self.false_alarm_rate = anomaly_score, false_alarm_rate
+        self.model, self.false_alarm_rate, self.device = model, false_alarm_rate, device
 
-    @property
-    def ebm(self) -> EBM:
-        """The model, loaded at first use."""
-        self._load()
-        return self._loaded[0]
+    @classmethod
+    def from_pretrained(
+        cls, model: str | os.PathLike, false_alarm_rate: float = 0.05, device: str = "cpu"
+    ) -> Self:
+        """Load a model and the fitted detector in its folder. All bundled models but the energy
+        networks have one.
 
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the detector was fitted or loaded."""
-        self._load()
-        if self._fitted is None and not isinstance(self.model, EBM):
-            self.read(self.model)
-            self._fitted = self._fitted or {}
-        return bool(self._fitted)
+        Args:
+            model: bundled name, folder or hub id.
 
-    def _load(self) -> None:
-        """Load the model, unless it is loaded."""
-        choose("anomaly score", self.anomaly_score, (*SCORES, RANKS))
-        if self._loaded[1:] != (self.model, self.device):
-            is_name = not isinstance(self.model, EBM)
-            ebm = EBM.from_pretrained(self.model, self.device) if is_name else self.model
-            noise_times(ebm)  # raises before the first use
-            self._loaded, self._fitted = (ebm, self.model, self.device), None
+        Raises:
+            UnfittedError: if the folder has no detector that was fitted to these weights.
+            UserError: if the model or the detector cannot be read.
+        """
+        return cls(model, false_alarm_rate, device).load(model)
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return self.is_fitted
+    def fit(self, X: Any, y: None = None) -> Self:
+        """Fit the detector to ordinary images, on which the model was not trained. Duplicates
+        are used once, and ``y`` is ignored.
+
+        Raises:
+            UserError: if there are fewer than 80 distinct images, or they do not match the model.
+        """
+        ebm = self._open_model()
+        levels = to_model_levels(ebm, X)
+        first = np.unique(levels.flatten(1).cpu().numpy(), axis=0, return_index=True)[1]
+        if len(first) < MIN_IMAGES:
+            raise UserError(
+                f"Expected at least {MIN_IMAGES} distinct images to fit a detector, got "
+                f"{len(first)} among {len(levels)} images. Add images."
+            )
+        features = extract_features(ebm, levels[np.sort(first)])
+        self.ebm_ = ebm
+        self.fitted_ = Fitted(
+            **fit_scores(checked_vectors(features)), **fit_maps(features.smoothed())
+        )
+        return self
+
+    def examine(self, X: Any) -> Findings:
+        """Return scores, p-values and maps of B images.
+
+        Raises:
+            UserError: if the detector is not fitted, or the images do not match the model.
+        """
+        fitted = self._check_fitted()
+        features = extract_features(self.ebm_, to_model_levels(self.ebm_, X))
+        score = mahalanobis_scores(checked_vectors(features), fitted.mean, fitted.precision)
+        excess = (features.smoothed() - fitted.map_mean) / fitted.map_scale
+        level = excess.flatten(2).amax(2).argmax(1)
+        maps = excess[torch.arange(len(level)), level]
+        p_value = conformal_p_values(score, fitted.calibration)
+        return Findings(score.numpy(), p_value.numpy(), maps.numpy())
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return anomaly scores (B,) of B images; lower is more anomalous."""
+        return self.examine(X).score
+
+    def p_value(self, X: Any) -> np.ndarray:
+        """Return p-values (B,): P(p <= a) is about a for an ordinary image."""
+        return self.examine(X).p_value
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return scores (B,) minus ``offset_``, negative for unusual images."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return -1 for images with p <= ``false_alarm_rate`` and 1 for ordinary ones: (B,)."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def explain(self, X: Any) -> np.ndarray:
+        """Return anomaly maps (B, H, W). Nine in ten ordinary images are below 1 everywhere.
+
+        A map is the smoothed squared residual, minus its mean over ordinary images and divided by
+        its standard deviation at each pixel, at the noise level with the largest value.
+        """
+        return self.examine(X).maps
 
     @property
     def offset_(self) -> float:
         """Threshold of ``score_samples`` at ``false_alarm_rate``."""
         return self.threshold(self.false_alarm_rate)
 
-    @property
-    def ordinary(self) -> Tensor:
-        """Stored ordinary images, uint8 levels (N, C, H, W), see ``nearest``."""
-        return self._state()["kept"]
-
-    def fit(self, images: Any, y: None = None) -> Self:
-        """Fit the detector to ordinary images in random order, except duplicates and images that
-        the model was trained on. ``y`` is ignored.
-
-        Raises:
-            UserError: if fewer than 80 images are left, or they do not match the model.
-        """
-        levels = to_model_levels(self.ebm, images)
-        is_first = torch.zeros(len(levels), dtype=torch.bool)
-        is_first[np.unique(image_hashes(levels), return_index=True)[1]] = True
-        mask = self.ebm.was_trained_on(levels)
-        is_kept = is_first if mask is None else is_first & ~mask
-        images, self.left_out_ = levels[is_kept], (~is_kept).nonzero().flatten().tolist()
-        if len(images) < MIN_IMAGES:
-            condition = "" if mask is None else " that the model was not trained on"
-            raise UserError(
-                f"Expected at least {MIN_IMAGES} distinct images{condition} to fit a detector, "
-                f"got {len(images)} among {len(levels)} images, {int(is_first.sum())} of them "
-                "distinct. Add images."
-            )
-        features = extract_features(self.ebm, images)
-        smooth = features.smoothed_residuals()
-        num_stored = max(1, MAX_STORED // math.prod(self.ebm.config.image_shape))
-        fitted = {
-            "usual": torch.stack([smooth.mean(0), smooth.std(0)]),
-            "kept": images[:num_stored].cpu().clone(),
-        }
-        for name, score in SCORES.items():
-            state = score.fit(features) | {"calibration": cross_fitted_scores(score, features)}
-            fitted |= {f"{name}.{key}": value for key, value in state.items()}
-        calibration = [fitted[f"{name}.calibration"] for name in SCORES]
-        fitted[f"{RANKS}.calibration"] = cross_fitted_ranks(calibration)
-        self._fitted = fitted
-        return self
-
-    def score_samples(self, images: Any) -> np.ndarray:
-        """Return anomaly scores (B,) of B images; lower is more anomalous."""
-        return self.examine(images).score
-
-    def p_value(self, images: Any) -> np.ndarray:
-        """Return p-values (B,): P(p <= a) is about a for an ordinary image."""
-        return self.examine(images).p_value
-
-    def decision_function(self, images: Any) -> np.ndarray:
-        """Return scores (B,) minus ``offset_``, negative for unusual images."""
-        return self.score_samples(images) - self.offset_
-
-    def predict(self, images: Any) -> np.ndarray:
-        """Return -1 for images with p <= ``false_alarm_rate`` and 1 for ordinary ones: (B,)."""
-        return np.where(self.decision_function(images) < 0, -1, 1)
-
-    def explain(self, images: Any) -> np.ndarray:
-        """Return anomaly maps (B, H, W), in standard deviations above ordinary images.
-
-        A map is the smoothed squared residual, standardised pixel by pixel by its mean and
-        standard deviation over ordinary images, at the noise level with the largest value.
-        """
-        return self.examine(images).maps
-
-    def nearest(self, image: Any, num: int = 3) -> Tensor:
-        """Return the stored ordinary images nearest to one image, a batch of 1, in pixel space.
-
-        Returns uint8 levels (num, C, H, W), nearest first. Only the first 200,000 bytes of the
-        images passed to ``fit`` are stored.
-        """
-        stored = self.ordinary
-        levels = to_model_levels(self.ebm, image).cpu().float()
-        if len(levels) != 1:
-            raise UserError(f"Expected one image, got {len(levels)}.")
-        distances = (stored.float() - levels).square().flatten(1).sum(1)
-        return stored[distances.argsort()[: check_argument(PositiveInt, "num", num)]]
-
-    @property
-    def smallest_p_value(self) -> float:
-        """Smallest p-value and false-alarm rate: 1 / (n + 1) for n calibration images."""
-        return 1 / (1 + len(self._calibration()))
-
     def threshold(self, false_alarm_rate: float) -> float:
-        """Return the score below which images are unusual at a false-alarm rate in (0, 1).
+        """Return the score below which p-values are at most a false-alarm rate in (0, 1).
 
         Raises:
-            UserError: if the rate is not in (0, 1), or too small for the calibration images.
+            UserError: if the rate is not in (0, 1), or below 1 / (n + 1) for n ordinary images.
         """
-        return conformal_threshold(self._calibration(), false_alarm_rate)
-
-    def examine(self, images: Any) -> Findings:
-        """Return scores, p-values and maps of B images.
-
-        Raises:
-            UserError: if the detector is not fitted, or the images do not match the model.
-        """
-        calibration, levels = self._calibration(), to_model_levels(self.ebm, images)
-        features = extract_features(self.ebm, levels)
-        single = {name: score(features, self._state(name)) for name, score in SCORES.items()}
-        p_values = {
-            name: conformal_p_values(values, self._state(name)["calibration"])
-            for name, values in single.items()
-        }
-        if self.anomaly_score == RANKS:
-            calibrations = {name: self._state(name)["calibration"] for name in SCORES}
-            score = sum(log_rank(single[name], calibrations[name]) for name in SCORES)
-        else:
-            score = single[self.anomaly_score]
-        mean, std = self._fitted["usual"]
-        excess = (features.smoothed_residuals() - mean) / (std + 1e-3 + 0.1 * std.mean())
-        level = excess.flatten(2).amax(2).argmax(1)
-        maps = excess[torch.arange(len(level)), level]
-        p_value = conformal_p_values(score, calibration)
-        mask = self.ebm.was_trained_on(levels)
-        trained_on = None if mask is None else mask.numpy()
-        return Findings(score.numpy(), p_value, p_values, maps.numpy(), trained_on)
+        rate = check_argument(Fraction, "false_alarm_rate", false_alarm_rate)
+        calibration = self._check_fitted().calibration
+        index = int(rate * (len(calibration) + 1) + 1e-9)
+        if index < 1:
+            raise UserError(
+                f"A false-alarm rate of {rate:g} needs a detector fitted to at least "
+                f"{math.ceil(1 / rate) - 1} images, got {len(calibration)}. Raise the rate, or "
+                "fit to more images."
+            )
+        return calibration.sort().values[index - 1].item()
 
     def save(self, folder: str | os.PathLike, **about: Any) -> None:
-        """Save the fitted detector to a model folder, as anomaly.safetensors and anomaly.json.
-
-        ``AnomalyDetector(folder)`` then loads it. The safetensors file includes some of the
-        ordinary images, see ``nearest``.
+        """Save the fitted detector to the model's folder, as anomaly.safetensors and anomaly.json.
 
         Args:
             folder: the model's folder.
             about: values that describe the images, stored in anomaly.json.
         """
-        tensors = {
-            key: value.float() if value.is_floating_point() else value
-            for key, value in self._state().items()
-        }
+        fitted = self._check_fitted()
         folder = Path(check_argument(str | os.PathLike, "folder", folder))
-        write_tensors(folder / FITTED_FILE, tensors)
-        write_json(folder / RECORD_FILE, {**about, **self._provenance()})
+        write_tensors(folder / FITTED_FILE, fitted._asdict())
+        num_images = len(fitted.calibration)
+        write_json(
+            folder / RECORD_FILE, {**about, "num_images": num_images, **provenance(self.ebm_)}
+        )
 
-    def read(self, folder: str | os.PathLike) -> None:
-        """Load a saved detector, unless it was fitted with other weights or noise levels.
+    def load(self, folder: str | os.PathLike) -> Self:
+        """Load the fitted detector of a model folder.
 
         Raises:
+            UnfittedError: if there is none, or it was fitted to other weights or noise levels.
             UserError: if the files are damaged.
         """
-        folder = find_folder(folder)
-        path = folder / FITTED_FILE
-        if not path.exists() or not (folder / RECORD_FILE).exists():
-            return
+        folder, ebm = find_folder(folder), self._open_model()
+        path, record = folder / FITTED_FILE, folder / RECORD_FILE
+        if not (path.exists() and record.exists()):
+            raise UnfittedError(f"{folder} has no anomaly detector. Fit one to ordinary images.")
+        if not provenance(ebm).items() <= read_json(record).items():
+            raise UnfittedError(
+                f"The anomaly detector in {folder} was fitted to another version of the model. "
+                "Fit it again."
+            )
         with report_damage(path):
-            if self._provenance().items() <= read_json(folder / RECORD_FILE).items():
-                fitted = read_tensors(path)
-                keys = {"usual", "kept"} | {f"{name}.calibration" for name in (*SCORES, RANKS)}
-                is_finite = all(values.isfinite().all() for values in fitted.values())
-                if not (is_finite and keys <= fitted.keys()):
-                    raise ValueError("values that are missing or not finite")
-                self._fitted = fitted
+            fitted = Fitted(**read_tensors(path))
+            if not all(values.isfinite().all() for values in fitted):
+                raise ValueError("values that are not finite")
+        self.ebm_, self.fitted_ = ebm, fitted
+        return self
 
-    def _provenance(self) -> dict[str, Any]:
-        with_copies, alone, _ = noise_levels(self.ebm.config.image_shape)
-        method = {"levels": [*with_copies, *alone], "scores": list(SCORES), "folds": NUM_FOLDS}
-        return {"weights": fingerprint(self.ebm), **method}
+    def _open_model(self) -> EBM:
+        """Return the model, loaded if it is given by name."""
+        if isinstance(self.model, EBM):
+            return self.model
+        return EBM.from_pretrained(self.model, self.device)
 
-    def _calibration(self) -> Tensor:
-        """Return the detector's scores (n,) of the calibration images."""
-        return self._state(self.anomaly_score)["calibration"]
-
-    def _state(self, name: str = "") -> dict[str, Tensor]:
-        """Return the fitted tensors of one score by their short names, or those of all scores."""
-        if not self.is_fitted:
+    def _check_fitted(self) -> Fitted:
+        """Return the fitted tensors; raise an ``UnfittedError`` without them."""
+        if "fitted_" not in vars(self):
             raise UnfittedError("This detector is not fitted. Call `fit` with ordinary images.")
-        prefix = f"{name}." if name else ""
-        return {
-            key.removeprefix(prefix): value
-            for key, value in self._fitted.items()
-            if key.startswith(prefix)
-        }
+        return self.fitted_
+
+
+def provenance(ebm: EBM) -> dict[str, Any]:
+    """Return what the fitted tensors depend on, besides the images."""
+    levels = noise_levels(ebm.config.image_shape)
+    return {"weights": fingerprint(ebm), "noise_levels": levels}
+
+
+def fit_scores(vectors: Tensor) -> dict[str, Tensor]:
+    """Return the mean, precision and calibration scores of feature vectors (n, F), see
+    ``Fitted``."""
+    from sklearn.model_selection import KFold
+
+    calibration = torch.empty(len(vectors), dtype=torch.float64)
+    for others, fold in KFold(NUM_FOLDS, shuffle=True, random_state=0).split(vectors):
+        calibration[fold] = mahalanobis_scores(vectors[fold], *fit_normal(vectors[others]))
+    mean, precision = fit_normal(vectors)
+    return {"mean": mean, "precision": precision, "calibration": calibration}
+
+
+def fit_normal(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean (F,) and inverse covariance (F, F) of vectors (n, F). The covariance is that
+    of Ledoit and Wolf 2004 for entries of unit variance."""
+    from sklearn.covariance import LedoitWolf  # takes a second to import
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler()
+    covariance = LedoitWolf().fit(scaler.fit_transform(vectors.numpy()))
+    precision = covariance.precision_ / np.outer(scaler.scale_, scaler.scale_)
+    return torch.from_numpy(scaler.mean_), torch.from_numpy(precision)
+
+
+def mahalanobis_scores(vectors: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
+    """Return minus the squared Mahalanobis distances of vectors (B, F), float64 (B,)."""
+    centred = vectors - mean
+    return -((centred @ precision) * centred).sum(1)
+
+
+def fit_maps(smoothed: Tensor) -> dict[str, Tensor]:
+    """Return the mean and scale of maps, see ``Fitted``, of smoothed residuals (n, noise levels,
+    H, W) of ordinary images."""
+    mean, std = smoothed.mean(0), smoothed.std(0)
+    std = std + 0.1 * std.mean()  # some pixels never vary, such as the corners of MNIST
+    largest = ((smoothed - mean) / std).flatten(1).amax(1)
+    return {"map_mean": mean, "map_scale": std * largest.quantile(MAP_QUANTILE)}
+
+
+def conformal_p_values(scores: Tensor, calibration: Tensor) -> Tensor:
+    r"""Return p = (1 + #{i: s_i <= s}) / (n + 1) for each score s (B,), float64.
+
+    P(p <= a) <= a if s is exchangeable with the n calibration scores s_i.
+
+    >>> conformal_p_values(torch.tensor([0.5, 9.0]), torch.tensor([1.0, 2.0, 3.0]))
+    tensor([0.2500, 1.0000], dtype=torch.float64)
+
+    Source: Bates et al. 2023, arXiv:2104.08279.
+    """
+    num_below = torch.searchsorted(calibration.sort().values, scores, right=True)
+    return (1 + num_below).double() / (1 + len(calibration))
+
+
+def checked_vectors(features: Features) -> Tensor:
+    """Return the feature vectors (B, F); raise a UserError if they are not finite."""
+    vectors = features.vectors()
+    is_bad = ~vectors.isfinite().all(1)
+    if is_bad.any():
+        raise UserError(
+            f"The features of {int(is_bad.sum())} of {len(vectors)} images are not finite, the "
+            f"first at index {int(is_bad.nonzero()[0])}. Use a model whose training has not "
+            "diverged."
+        )
+    return vectors
+
+
+def to_model_levels(ebm: EBM, images: Any) -> Tensor:
+    """Convert images (B, C, H, W), or rows (B, C H W) of one image each, in [0, 1] or uint8
+    levels, to grey levels of the model, uint8 (B, C, H, W).
+
+    Raises:
+        UserError: if the shape or the values do not match the model.
+    """
+    config = ebm.config
+    images = as_tensor(images, "images")
+    if images.ndim == 2 and images.shape[1] == math.prod(config.image_shape):
+        images = images.reshape(-1, *config.image_shape)
+    return checked_levels(images, config.image_shape, config.num_levels)

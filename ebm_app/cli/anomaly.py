@@ -1,27 +1,24 @@
-"""Detect unusual images in a folder, or fit a detector to a folder of ordinary images.
+"""Test whether the images in a folder are unusual, or fit a detector to a folder.
 
 ebm anomaly digits photos --output_dir runs/photos
-ebm anomaly --fit ordinary --output_dir runs/detector
+ebm anomaly digits --fit ordinary --output_dir runs/detector
 ebm anomaly runs/detector photos
 
-anomaly.csv has one row per image, sorted by p-value: file, p_value, q_value, and whether the image
-is unusual (yes or no). If all images with q-values up to --alpha are flagged, as by default, that
-share of them is ordinary on average. maps/ has each unusual image next to its anomaly map. Images
-must have the size, channels and grey levels of the model, or be converted with the flags --resize,
---grayscale, --rgb and --round_levels. With --fit, the model is saved with a detector, calibrated
-by five folds of the images. Without a model, --fit uses a bundled one: digits for grey images of
-8x8 pixels, mnist for other grey images and cifar10 for colour images.
+anomaly.csv has one row per image, sorted by p-value: file, p_value, and whether the image is
+unusual (yes or no). A share --alpha of ordinary images is flagged as unusual. maps/ has each
+unusual image next to its anomaly map, which is white where the image is most unusual. Images must
+have the size, channels and grey levels of the model, or be converted with the flags --resize,
+--grayscale, --rgb and --round_levels. --fit fits a detector to ordinary images and saves it with
+the model; images in a second folder are then tested with it.
 """
 
-import sys
 from collections.abc import Sequence
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import CommonFlags, ImageFileFlags, Positional, parse
+from ebm_app.cli.command_line import CommonFlags, ImageFileFlags, ModelFlag, Positional, parse
 from ebm_app.cli.score import check_folder, list_images, name_of, read_levels, write_rows
 from ebm_app.folders import CONFIG_FILE, find_folder
 from ebm_app.utils.errors import UserError
@@ -29,119 +26,98 @@ from ebm_app.utils.fields import Fraction, configuration, setting
 
 if TYPE_CHECKING:
     from ebm_app.anomaly import AnomalyDetector
+    from ebm_app.ebm import EBM
 
-COLUMNS = ("file", "p_value", "q_value", "unusual")
+COLUMNS = ("file", "p_value", "unusual")
 #: Images between updates of the progress bar
 BATCH_SIZE = 32
-#: Value of a map, in standard deviations above ordinary images, that is drawn white
-WHITE = 6.0
+#: Value of a map that is drawn white; nine in ten ordinary images are below 1 everywhere
+WHITE = 4.0
 
 
 @configuration(kw_only=True)
-class Arguments(CommonFlags, ImageFileFlags):
-    model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
+class Arguments(CommonFlags, ImageFileFlags, ModelFlag):
     folder: Positional[Path | None] = setting("folder of images, searched recursively", None)
     output_dir: Path = setting("folder to write to", Path("runs/anomaly"))
-    alpha: Fraction = setting("expected share of ordinary images among the flagged ones", 0.05)
-    false_alarm_rate: Fraction | None = setting(
-        "share of ordinary images to flag, instead of --alpha", None
-    )
+    alpha: Fraction = setting("false-alarm rate: share of ordinary images that are flagged", 0.05)
     fit: Path | None = setting("folder of ordinary images to fit a detector to", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Fit a detector, or test the images of a folder; return the metrics."""
+    """Fit a detector, test the images of a folder, or both; return the metrics."""
     args = parse(Arguments, __doc__, argv)
-    if not args.fit and not (args.model and args.folder):
-        raise UserError("Expected a model and a folder of images, or --fit FOLDER.")
-    if args.fit and args.folder:
-        raise UserError("--fit fits a detector. Test the images of a folder in a second command.")
-    folder = args.fit or args.folder
-    check_folder(folder)
+    if not (args.fit or args.folder):
+        raise UserError("Expected a folder of images to test, or --fit FOLDER, or both.")
+    for folder in filter(None, (args.fit, args.folder)):
+        check_folder(folder)
     # slow to import, and not needed for --help
     from ebm_app.anomaly import AnomalyDetector
+    from ebm_app.ebm import EBM
     from ebm_app.utils.processes import resolve_device
 
-    files = list_images(folder)
-    detector = AnomalyDetector(
-        args.model or bundled_model(files), device=resolve_device(args.device)
-    )
-    return (fit if args.fit else detect)(args, detector, files)
+    device = resolve_device(args.device)
+    metrics: dict[str, Any] = {"output_dir": str(args.output_dir), "model": args.model}
+    if args.fit:
+        detector = fit(args, EBM.from_pretrained(args.model, device), args.fit)
+        metrics["fitted_images"] = len(detector.fitted_.calibration)
+    else:
+        detector = AnomalyDetector.from_pretrained(args.model, device=device)
+    if args.folder:
+        metrics |= examine(args, detector, args.folder)
+    return metrics
 
 
-def detect(args: Arguments, detector: "AnomalyDetector", files: Sequence[Path]) -> dict[str, Any]:
-    """Write the table and the maps of images; return the metrics."""
-    import numpy as np
-    import torch
-    from scipy.stats import false_discovery_control
+def fit(args: Arguments, ebm: "EBM", folder: Path) -> "AnomalyDetector":
+    """Fit a detector to the images of a folder, and save it with its model."""
+    import torch  # slow to import
+
+    from ebm_app.anomaly import AnomalyDetector
+
+    is_new = args.output_dir.resolve() != find_folder(args.model).resolve()
+    if is_new and (args.output_dir / CONFIG_FILE).exists():
+        raise UserError(f"{args.output_dir} already holds a model. Use another --output_dir.")
+    files, levels = list_images(folder), {}
+    for begin in tqdm(range(0, len(files), BATCH_SIZE), desc="read"):
+        levels |= read_levels(files, begin, BATCH_SIZE, ebm.config, args)
+    if not levels:
+        raise UserError(f"No image in '{folder}' could be read. Use another folder.")
+    detector = AnomalyDetector(ebm).fit(torch.stack([*levels.values()]))
+    if is_new:
+        ebm.save_pretrained(args.output_dir)
+    detector.save(args.output_dir, dataset=f"folder:{folder}")
+    return detector
+
+
+def examine(args: Arguments, detector: "AnomalyDetector", folder: Path) -> dict[str, Any]:
+    """Write the table and the maps of the images of a folder; return the metrics."""
+    import torch  # slow to import
 
     from ebm_app.data.levels import to_display
     from ebm_app.data.pictures import image_grid, save_image
 
-    rate = args.false_alarm_rate or args.alpha
-    detector.threshold(rate)  # raises if there are too few calibration images
-    config, rows = detector.ebm.config, []
+    detector.threshold(args.alpha)  # raises if the detector was fitted to too few images
+    files, config, rows = list_images(folder), detector.ebm_.config, []
     for begin in tqdm(range(0, len(files), BATCH_SIZE), desc="anomaly"):
         levels = read_levels(files, begin, BATCH_SIZE, config, args)
-        if levels:
-            batch = torch.stack([*levels.values()])
-            findings = detector.examine(batch)
-            names = [name_of(files[number], args.folder) for number in levels]
-            rows += zip(names, findings.p_value.tolist(), batch, findings.maps, strict=True)
+        if not levels:
+            continue
+        findings = detector.examine(torch.stack([*levels.values()]))
+        columns = zip(levels.items(), findings.p_value.tolist(), findings.maps, strict=True)
+        for (number, image), p_value, excess in columns:
+            name, is_unusual = name_of(files[number], folder), p_value <= args.alpha
+            rows.append((name, p_value, "yes" if is_unusual else "no"))
+            if is_unusual:
+                shown = to_display(image, config.num_levels)
+                brightness = (torch.from_numpy(excess) / WHITE).clamp(0, 1).expand_as(shown)
+                grid = image_grid(torch.stack([shown, brightness]))
+                save_image(grid, args.output_dir / "maps" / f"{name}.png")
     if not rows:
-        raise UserError(f"No image in '{args.folder}' could be read. Use another folder.")
+        raise UserError(f"No image in '{folder}' could be read. Use another folder.")
     rows.sort(key=lambda row: row[1])
-    p_values = np.array([row[1] for row in rows])
-    q_values = false_discovery_control(p_values)
-    is_unusual = (p_values if args.false_alarm_rate else q_values) <= rate
-    if not is_unusual.any():
-        lowest = ceil(100 * q_values[0]) / 100
-        print(
-            f"warning: No image is flagged. The lowest --alpha that flags one is {lowest}. To "
-            "lower it, fit the detector to more images.",
-            file=sys.stderr,
-        )
-    words = ["yes" if unusual else "no" for unusual in is_unusual]
-    table = zip((row[0] for row in rows), p_values, q_values.round(6), words, strict=True)
-    write_rows(args.output_dir / "anomaly.csv", [*table], "w", COLUMNS)
-    for name, _, levels, excess in rows[: is_unusual.sum()]:
-        image = to_display(levels, config.num_levels)
-        brightness = (torch.from_numpy(excess) / WHITE).clamp(0, 1).expand_as(image)
-        grid = image_grid(torch.stack([image, brightness]))
-        save_image(grid, args.output_dir / "maps" / f"{name}.png")
+    write_rows(args.output_dir / "anomaly.csv", rows, "w", COLUMNS)
     return {
-        "output_dir": str(args.output_dir),
         "images": len(rows),
         "bad": len(files) - len(rows),
-        "unusual": int(is_unusual.sum()),
-        "false_alarm_rate" if args.false_alarm_rate else "alpha": rate,
+        "unusual": sum(row[2] == "yes" for row in rows),
+        "alpha": args.alpha,
     }
-
-
-def fit(args: Arguments, detector: "AnomalyDetector", files: Sequence[Path]) -> dict[str, Any]:
-    """Fit a detector to ordinary images, and save it with its model."""
-    import torch  # slow to import
-
-    folder = args.output_dir
-    levels = read_levels(files, 0, len(files), detector.ebm.config, args)
-    images = torch.stack([*levels.values()]) if levels else []
-    about = {"dataset": f"folder:{args.fit}", "num_images": len(images)}
-    is_other = folder.resolve() != find_folder(detector.model).resolve()
-    if is_other and (folder / CONFIG_FILE).exists():
-        raise UserError(f"{folder} already holds a model. Use another --output_dir.")
-    detector.fit(images)
-    if is_other:
-        detector.ebm.save_pretrained(folder)
-    detector.save(folder, **about)
-    figures = {"model": detector.model, **about, "smallest_p_value": detector.smallest_p_value}
-    return {"output_dir": str(folder), **figures}
-
-
-def bundled_model(files: Sequence[Path]) -> str:
-    """Return the name of the bundled model for images like the first of ``files``."""
-    from ebm_app.data.pictures import read_image
-
-    image = read_image(files[0])
-    if image.mode == "RGB":
-        return "cifar10"
-    return "digits" if image.size == (8, 8) else "mnist"

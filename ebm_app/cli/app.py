@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         models.load(first)  # report an invalid model before serving
     app = build_app(models, args.seed)
     # prepare the first model before the first request
-    Thread(target=lambda: models.open(first).map_threshold, daemon=True).start()
+    Thread(target=lambda: models.open(first), daemon=True).start()
     print(f"{serve(app, args.host, args.port, auth, hosts)} - stop with Ctrl-C", flush=True)
     app.block_thread()
 

@@ -1,7 +1,5 @@
 """Plots of anomaly maps, differences of images, and the mean time score of the self-test."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,35 +9,20 @@ from torch import Tensor
 from ebm_app.evaluation.selftest import Balance
 
 SIZE, DPI = (5.2, 3.8), 130
-#: Excess up to which a map is transparent, in standard deviations
-THRESHOLD = 1.0
-#: Upper end of the colour scale, as a multiple of the threshold
+#: Upper end of the colour scale of anomaly maps
 MAX_EXCESS = 6
 #: Grey that is legible on light and on dark pages
 TEXT_COLOUR = "#7a7a7a"
-EXCESS_LABEL = "standard deviations above ordinary images"
+EXCESS_LABEL = "excess (nine in ten ordinary images: below 1)"
 
 
-def plot_over(
-    image: Tensor, excess: np.ndarray, others: Sequence[Tensor], threshold: float = THRESHOLD
-) -> Figure:
-    """Plot an anomaly map over its image, next to the nearest held-out images, on a transparent
-    background.
-
-    Args:
-        image: (C, H, W) in [0, 1].
-        excess: the map (H, W), in standard deviations above ordinary images.
-        others: the nearest held-out images, each (C, H, W) in [0, 1].
-        threshold: excess up to which the map is transparent.
-    """
+def plot_over(image: Tensor, excess: np.ndarray) -> Figure:
+    """Plot an anomaly map (H, W) over its image (C, H, W) in [0, 1], on a transparent
+    background."""
     figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained", facecolor="none")
-    grid = figure.add_gridspec(len(others), 4)
-    for row, other in enumerate(others):
-        draw_image(figure.add_subplot(grid[row, 3]), other)
-    figure.axes[0].set_title("nearest held-out", fontsize="small", color=TEXT_COLOUR)
-    axes = figure.add_subplot(grid[:, :3])
+    axes = figure.subplots()
     draw_image(axes, image)
-    overlay = overlay_excess(axes, excess, threshold)
+    overlay = overlay_excess(axes, excess)
     bar = figure.colorbar(overlay, ax=axes, location="bottom", extend="max")
     bar.set_label(EXCESS_LABEL, color=TEXT_COLOUR)
     bar.ax.tick_params(colors=TEXT_COLOUR)
@@ -66,10 +49,10 @@ def draw_image(axes: Axes, image: Tensor) -> None:
     axes.set(xticks=[], yticks=[])
 
 
-def overlay_excess(axes: Axes, excess: np.ndarray, threshold: float = THRESHOLD) -> AxesImage:
-    """Draw a map (H, W) over an image where it exceeds ``threshold``."""
-    visible = np.ma.masked_less(excess, threshold)
-    return axes.imshow(visible, cmap="autumn_r", vmin=threshold, vmax=MAX_EXCESS * threshold)
+def overlay_excess(axes: Axes, excess: np.ndarray) -> AxesImage:
+    """Draw a map (H, W) over an image where it is at least 1."""
+    visible = np.ma.masked_less(excess, 1)
+    return axes.imshow(visible, cmap="autumn_r", vmin=1, vmax=MAX_EXCESS)
 
 
 def balance_figure(balance: Balance) -> Figure:

@@ -1,12 +1,10 @@
 """Models on the page: listed at startup, loaded when a visitor selects one."""
 
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
-from ebm_app.anomaly.detector import FITTED_FILE, AnomalyDetector
+from ebm_app.anomaly.detector import FITTED_FILE, AnomalyDetector, UnfittedError
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import FOLDER
 from ebm_app.ebm import EBM
@@ -16,9 +14,6 @@ from ebm_app.utils.registry import choose
 
 #: Max models in memory, of about 20 MB each
 MAX_LOADED = 16
-#: Number of ordinary images whose anomaly maps set the colour scale, and the quantile of their
-#: maxima below which a map has no colour
-NUM_MAPS, MAP_QUANTILE = 24, 0.9
 
 
 class Models:
@@ -71,18 +66,8 @@ class LoadedModel:
         self.ebm = EBM.from_pretrained(folder, device)
         self.detector: AnomalyDetector | None = None
         if self.ebm.config.stein_head:
-            detector = AnomalyDetector(self.ebm)
-            detector.read(folder)
-            self.detector = detector if detector.is_fitted else None
-
-    @cached_property
-    def map_threshold(self) -> float | None:
-        """Return the threshold that one in ten anomaly maps of ordinary images exceeds; None
-        without a detector."""
-        if self.detector is None:
-            return None
-        maps = self.detector.explain(self.detector.ordinary[:NUM_MAPS])
-        return float(np.quantile(maps.max((1, 2)), MAP_QUANTILE))
+            with suppress(UnfittedError):
+                self.detector = AnomalyDetector(self.ebm).load(folder)
 
 
 @lru_cache(MAX_LOADED)

@@ -7,8 +7,6 @@ import gradio as gr
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ebm_app.anomaly.verdict import examine, verdict
-from ebm_app.data.levels import to_display
 from ebm_app.evaluation.drawings import prepare_drawing, read_upload
 from ebm_app.evaluation.plots import plot_over
 from ebm_app.evaluation.scoring import mean_likelihood
@@ -25,6 +23,10 @@ FIRST, MORE = 1, 4
 #: Id of the tab for uploads
 UPLOAD = "upload"
 NO_IMAGE = "There is no image. Upload one, or click on an example."
+#: False-alarm rate: share of ordinary images that are flagged
+ALPHA = 0.05
+UNUSUAL, USUAL = "Flagged as unusual (p = {:.2g}).", "Not flagged as unusual (p = {:.2g})."
+NO_DETECTOR = "This model has no anomaly detector. Fit one and save it in its folder."
 #: What the default estimators compute
 NOTES = {"elbo": "an upper bound", "time_integral": "exact if the time score is exact"}
 HINT = (
@@ -65,8 +67,8 @@ class Scorer:
     ) -> Iterator[ScoreOutputs]:
         """Test whether an image file is unusual, and compute its likelihood.
 
-        Returns the image at the model's resolution, the answer, a map of the unusual regions next
-        to the nearest held-out images, the class probabilities, and the metrics.
+        Returns the image at the model's resolution, the answer, a map of the unusual regions, the
+        class probabilities, and the metrics.
         """
         outputs = iter([ScoreOutputs(answer=NO_IMAGE)])
         if image is not None:
@@ -96,7 +98,7 @@ class Scorer:
     def steps(
         self, model: str, image: Tensor, notes: list[str], repeats: int
     ) -> Iterator[ScoreOutputs]:
-        """Yield the image and an amortised likelihood, if the model has one, then the verdict with
+        """Yield the image and an amortised likelihood, if the model has one, then the p-value with
         the class and the map, then the likelihood by the model's default estimator, averaged over
         a growing number of dequantisation draws, up to ``repeats``."""
         outputs = ScoreOutputs(
@@ -110,18 +112,16 @@ class Scorer:
             error = -to_bits_per_dim(guess.error, image.numel()).item()
             bits = f"About {guess.bits_per_dim.item():.3f} ± {error:.3f} bits per dim."
             yield outputs._replace(answer=f"{bits} {outputs.answer}")
-        facts: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "most_unusual", "class"))
+        facts: dict[str, Any] = {"p_value": None, "class": None, "answer": NO_DETECTOR}
         if names := ebm.config.classes():
             (probabilities,) = ebm.classify(image, seed=self.seed).probabilities.tolist()
             facts["class"] = names[probabilities.index(max(probabilities))]
             outputs = outputs._replace(classes=dict(zip(names, probabilities, strict=True)))
         if detector is not None:
-            examined, excess = examine(detector, image)
-            facts |= examined
-            nearest = to_display(detector.nearest(image), ebm.config.num_levels)
-            where = plot_over(image[0], excess, nearest, loaded.map_threshold)
-            outputs = outputs._replace(where=where)
-        facts["answer"] = verdict(facts)
+            findings = detector.examine(image)
+            p_value = facts["p_value"] = findings.p_value.item()
+            facts["answer"] = (UNUSUAL if p_value <= ALPHA else USUAL).format(p_value)
+            outputs = outputs._replace(where=plot_over(image[0], findings.maps[0]))
         yield outputs._replace(answer="\n".join([facts["answer"], *notes]))
         estimator = ebm.default_estimator
         metrics = {

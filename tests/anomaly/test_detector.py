@@ -1,21 +1,31 @@
-"""``AnomalyDetector``: decisions, maps, files."""
+"""``AnomalyDetector``: scores, p-values, decisions, maps, files."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
-from conftest import GREY, error_of, save_picture
-from PIL import Image
+from conftest import GREY, error_of
 from safetensors.torch import load_file, save_file
+from scipy.spatial.distance import mahalanobis
 from sklearn.base import clone
+from sklearn.covariance import LedoitWolf
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ebm_app.anomaly import AnomalyDetector, two_sample_test
-from ebm_app.anomaly.detector import FITTED_FILE, RECORD_FILE
+from ebm_app.anomaly import AnomalyDetector
+from ebm_app.anomaly.detector import (
+    FITTED_FILE,
+    MAP_QUANTILE,
+    RECORD_FILE,
+    UnfittedError,
+    conformal_p_values,
+    fit_maps,
+    fit_scores,
+    mahalanobis_scores,
+)
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.folders import BUNDLED
@@ -23,7 +33,7 @@ from ebm_app.folders import BUNDLED
 
 @pytest.fixture(scope="module")
 def detector():
-    return AnomalyDetector("digits")
+    return AnomalyDetector.from_pretrained("digits")
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +41,106 @@ def digits():
     return load_images("digits")
 
 
+def correlated(num, seed=0):
+    """Correlated normal vectors of different scales, (num, 4)."""
+    draws = torch.randn(num, 4, generator=torch.manual_seed(seed)).double()
+    return (
+        draws
+        @ torch.tensor([[1.0, 2, 0, 0], [0, 10, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0.1]]).double()
+    )
+
+
+def test_scores_are_the_mahalanobis_distances_of_sklearn():
+    ordinary, other = correlated(200), correlated(5, seed=1)
+    fitted = fit_scores(ordinary)
+    found = mahalanobis_scores(other, fitted["mean"], fitted["precision"])
+    scaler = StandardScaler().fit(ordinary)
+    covariance = LedoitWolf().fit(scaler.transform(ordinary))
+    np.testing.assert_allclose(-found, covariance.mahalanobis(scaler.transform(other)), rtol=1e-9)
+    z = [scaler.transform(x) for x in (other, ordinary)]
+    expected = mahalanobis(z[0][0], z[1].mean(0), covariance.precision_)
+    np.testing.assert_allclose(-found[0], expected**2, rtol=1e-9)
+
+
+def test_calibration_scores_use_the_other_images():
+    """An outlier is far from the others, but not from statistics that include it."""
+    vectors = correlated(100)
+    vectors[7] *= 30
+    fitted = fit_scores(vectors)
+    others = torch.arange(100) != 7
+    with_it = mahalanobis_scores(vectors[7:8], fitted["mean"], fitted["precision"])
+    rest = fit_scores(vectors[others])
+    without = mahalanobis_scores(vectors[7:8], rest["mean"], rest["precision"])
+    assert fitted["calibration"].argmin() == 7
+    assert abs(fitted["calibration"][7] / without - 1) < 0.5 < abs(with_it / without - 1)
+
+
+def test_conformal_p_values_are_uniform():
+    """Each of n + 1 distinct scores is equally likely to be the new one."""
+    scores = torch.randperm(20).double()
+    others = [scores[torch.arange(20) != k] for k in range(20)]
+    p = [conformal_p_values(scores[k : k + 1], others[k]).item() for k in range(20)]
+    np.testing.assert_allclose(sorted(p), np.arange(1, 21) / 20)
+
+
+def test_p_values_of_ordinary_vectors_are_uniform():
+    p = []
+    for seed in range(40):
+        vectors = correlated(300, seed)
+        fitted = fit_scores(vectors[:200])
+        scores = mahalanobis_scores(vectors[200:], fitted["mean"], fitted["precision"])
+        p.append(conformal_p_values(scores, fitted["calibration"]))
+    p = torch.cat(p)
+    for rate in (0.05, 0.2, 0.5, 0.8):
+        # binomial error of 4,000 new and 8,000 calibration scores
+        stderr = np.sqrt(rate * (1 - rate) * (1 / 4000 + 1 / 8000))
+        assert abs((p <= rate).double().mean().item() - rate) <= 3 * stderr
+
+
+def test_one_in_ten_maps_of_ordinary_images_exceeds_one():
+    smoothed = torch.randn(500, 3, 8, 8, generator=torch.manual_seed(0)).square()
+    fitted = fit_maps(smoothed)
+    maps = (smoothed - fitted["map_mean"]) / fitted["map_scale"]
+    share = (maps.flatten(1).amax(1) <= 1).double().mean().item()
+    assert share == pytest.approx(MAP_QUANTILE, abs=1 / 500)
+
+
 def test_predictions_agree_with_p_values(detector, digits):
     rate, images = 0.2, digits.test[:40] / 16
     images = torch.cat([images, 1 - images[:5]])
     found = detector.examine(images)
-    predicted = clone(detector).set_params(false_alarm_rate=rate).predict(images)
+    predicted = AnomalyDetector.from_pretrained("digits", rate).predict(images)
     assert ((predicted == -1) == (found.p_value <= rate)).all() and (predicted[-5:] == -1).all()
     # the binomial error of 40 images and that of a threshold from 100
     stderr = np.sqrt(rate * (1 - rate) * (1 / 40 + 1 / 100))
     assert (predicted[:40] == -1).mean() <= rate + 3 * stderr
+    excess = detector.score_samples(images) - detector.offset_
+    np.testing.assert_allclose(detector.decision_function(images), excess)
+
+
+def test_unusual_digits_have_small_p_values(detector, digits):
+    noise = torch.randint(0, 17, (3, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    images = torch.cat([torch.zeros(1, 1, 8, 8), torch.ones(1, 1, 8, 8), noise / 16])
+    images = torch.cat([images, 1 - digits.test[:5] / 16])
+    assert (detector.p_value(images) <= 0.02).all()
+    flagged = int((detector.p_value(digits.test) <= 0.02).sum())
+    # binomial error of the threshold from 100 images and of 297 images
+    assert flagged / 297 <= 0.02 + 3 * np.sqrt(0.02 * 0.98 * (1 / 100 + 1 / 297))
+
+
+def test_maps_locate_a_planted_patch(detector, digits):
+    planted = digits.test[:20] / 16
+    planted[:, :, :3, :3] = torch.eye(3)
+    maps = detector.explain(planted)
+    corner = maps[:, :3, :3].reshape(20, -1).max(1)
+    assert maps.shape == (20, 8, 8)
+    assert (corner >= maps.reshape(20, -1).max(1)).mean() > 0.8
+
+
+def test_results_do_not_depend_on_the_batch(detector, digits):
+    together, alone = detector.examine(digits.test[:70]), detector.examine(digits.test[69:70])
+    np.testing.assert_allclose(together.score[69], alone.score[0], rtol=1e-3)
+    np.testing.assert_allclose(together.maps[69], alone.maps[0], rtol=1e-3, atol=1e-3)
 
 
 class TableDetector(AnomalyDetector):
@@ -68,95 +169,86 @@ def test_detector_passes_the_checks_of_scikit_learn(monkeypatch, tmp_path):
     assert failed == {} and len(results) > 40
 
 
-def test_p_values_support_a_rate_of_two_percent(detector, digits):
-    """Of a blank, an inverted digit and noise, the verdict is unusual; held-out digits are not."""
-    noise = torch.randint(0, 17, (3, 1, 8, 8), generator=torch.Generator().manual_seed(0))
-    images = torch.cat([torch.zeros(1, 1, 8, 8), torch.ones(1, 1, 8, 8), noise / 16])
-    images = torch.cat([images, 1 - digits.test[:5] / 16])
-    assert detector.smallest_p_value == pytest.approx(1 / 101)
-    assert (detector.p_value(images) <= 0.02).all()
-    flagged = int((detector.p_value(digits.test) <= 0.02).sum())
-    # binomial error of the threshold from 100 images and of 297 images
-    assert flagged / 297 <= 0.02 + 3 * np.sqrt(0.02 * 0.98 * (1 / 100 + 1 / 297))
+def test_clone_has_the_parameters_but_is_not_fitted(detector, digits):
+    copy = clone(detector).set_params(false_alarm_rate=0.2)
+    assert copy.get_params()["false_alarm_rate"] == 0.2 and detector.false_alarm_rate == 0.05
+    with pytest.raises(UnfittedError, match="not fitted"):
+        copy.predict(digits.test[:1])
+    copy.fit(digits.validation)
+    np.testing.assert_allclose(copy.p_value(digits.test[:9]), detector.p_value(digits.test[:9]))
 
 
-def test_maps_locate_a_planted_patch(detector, digits):
-    planted = digits.test[:20] / 16
-    planted[:, :, :3, :3] = torch.eye(3)
-    maps = detector.explain(planted)
-    corner = maps[:, :3, :3].reshape(20, -1).max(1)
-    assert maps.shape == (20, 8, 8)
-    assert (corner >= maps.reshape(20, -1).max(1)).mean() > 0.8
+def test_rows_of_pixels_pass_through_a_pipeline(detector, digits):
+    pipeline = make_pipeline(FunctionTransformer(), AnomalyDetector(detector.ebm_))
+    pipeline.fit(digits.validation.flatten(1).numpy())
+    images = torch.cat([digits.test[:20], 16 - digits.test[:20]])
+    found = pipeline.predict(images.flatten(1).numpy())
+    assert (found == detector.predict(images / 16)).all() and (found[20:] == -1).all()
 
 
-def test_nearest_sorts_by_pixel_distance(detector, digits):
-    found = detector.nearest(digits.validation[7:8] / 16)
-    distances = (digits.validation.int() - digits.validation[7].int()).square().sum((1, 2, 3))
-    assert (found == digits.validation[distances.argsort()[:3]]).all()
-
-
-def test_saved_detector_loads_with_its_model(tmp_path, digits):
-    fitted = AnomalyDetector("digits", "residuals").fit(digits.validation)
-    fitted.ebm.save_pretrained(tmp_path)
-    assert not AnomalyDetector(tmp_path).is_fitted
+def test_saved_detector_is_loaded_bit_for_bit(tmp_path, detector, digits):
+    fitted = AnomalyDetector(detector.ebm_).fit(digits.validation)
+    fitted.ebm_.save_pretrained(tmp_path)
+    with pytest.raises(UnfittedError, match="has no anomaly detector"):
+        AnomalyDetector.from_pretrained(tmp_path)
     fitted.save(tmp_path, dataset="digits")
-    loaded = AnomalyDetector(tmp_path, "residuals")
-    expected, found = (each.examine(digits.test[:4]) for each in (fitted, loaded))
-    np.testing.assert_allclose(found.score, expected.score, rtol=1e-3)
-    assert (found.p_value == expected.p_value).all()
-    np.testing.assert_allclose(found.maps, expected.maps, rtol=1e-4, atol=1e-4)
-    other = {**json.loads((tmp_path / RECORD_FILE).read_text()), "weights": "of another model"}
-    (tmp_path / RECORD_FILE).write_text(json.dumps(other))
-    assert not AnomalyDetector(tmp_path).is_fitted
+    loaded = AnomalyDetector.from_pretrained(tmp_path)
+    for before, after in zip(fitted.fitted_, loaded.fitted_, strict=True):
+        assert torch.equal(before, after)
+    assert np.array_equal(
+        fitted.score_samples(digits.test[:4]), loaded.score_samples(digits.test[:4])
+    )
+    record = json.loads((tmp_path / RECORD_FILE).read_text())
+    assert (record["dataset"], record["num_images"]) == ("digits", 100)
+    (tmp_path / RECORD_FILE).write_text(json.dumps(record | {"weights": "of another model"}))
+    with pytest.raises(UnfittedError, match="Fit it again"):
+        AnomalyDetector.from_pretrained(tmp_path)
 
 
-def test_damaged_fitted_values_are_refused(tmp_path, detector, digits):
-    detector.ebm.save_pretrained(tmp_path)
+@pytest.mark.parametrize("change", ["not finite", "missing"])
+def test_damaged_files_are_refused(tmp_path, detector, change):
+    detector.ebm_.save_pretrained(tmp_path)
     detector.save(tmp_path)
     tensors = load_file(tmp_path / FITTED_FILE)
-    tensors["symmetry.calibration"][3] = torch.nan
+    tensors["calibration"][3] = torch.nan
+    if change == "missing":
+        del tensors["map_mean"]
     save_file(tensors, tmp_path / FITTED_FILE)
-    damaged = AnomalyDetector(tmp_path)
-    for _ in range(2):
-        assert "not finite" in error_of(damaged.p_value, torch.zeros(1, 1, 8, 8))
-    assert damaged.fit(digits.validation).is_fitted
+    assert change in error_of(AnomalyDetector.from_pretrained, tmp_path)
 
 
 @pytest.mark.parametrize("num", [1, 79])
 def test_copies_do_not_count_as_images(detector, digits, num):
     images = digits.validation[torch.arange(240) % num]
-    message = error_of(AnomalyDetector(detector.model).fit, images)
+    message = error_of(AnomalyDetector(detector.ebm_).fit, images)
     assert f"got {num} among 240 images" in message
+
+
+def test_copies_do_not_change_the_fit(detector, digits):
+    images = digits.validation[torch.arange(120) % 100]
+    copies = AnomalyDetector(detector.ebm_).fit(images).fitted_
+    fitted = AnomalyDetector(detector.ebm_).fit(digits.validation).fitted_
+    torch.testing.assert_close(copies.calibration, fitted.calibration)
+
+
+def test_diverged_model_is_reported(digits):
+    ebm = EBM(GREY)
+    torch.nn.init.constant_(ebm.model.net.unet.conv_out.bias, torch.nan)
+    message = error_of(AnomalyDetector(ebm).fit, digits.validation)
+    assert "100 of 100 images are not finite" in message
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent", "fashion", "cifar10"])
 def test_bundled_models_have_a_fitted_detector(name):
     record = json.loads((BUNDLED / name / RECORD_FILE).read_text())
-    assert record["split"] == "validation" and AnomalyDetector(name).is_fitted
-    assert (BUNDLED / name / FITTED_FILE).stat().st_size < 2**20
+    fitted = AnomalyDetector.from_pretrained(name).fitted_
+    assert record["split"] == "validation" and len(fitted.calibration) == record["num_images"]
+    assert (BUNDLED / name / FITTED_FILE).stat().st_size < 2**18
 
 
 def test_errors_name_the_value_and_the_remedy(detector, digits):
-    images, ebm = digits.test[:3], detector.ebm
+    images, ebm = digits.test[:3], detector.ebm_
     assert "not fitted" in error_of(AnomalyDetector(ebm).p_value, images)
     assert "at least 80" in error_of(AnomalyDetector(ebm).fit, images)
-    assert "entropy" in error_of(AnomalyDetector(ebm, "entropy").fit, images)
-    assert "199 calibration" in error_of(detector.threshold, 0.005)
+    assert "at least 199 images, got 100" in error_of(detector.threshold, 0.005)
     assert "false_alarm_rate" in error_of(detector.threshold, 1.5)
-    assert "at least 2" in error_of(two_sample_test, ebm, images, images[:1])
-
-
-def test_detector_accepts_rows_pictures_and_paths_in_a_pipeline(digits, tmp_path):
-    levels, folder = digits.validation[:90], tmp_path / "images"
-    folder.mkdir()
-    shades = (levels[:, 0] / 16 * 255).round().byte().numpy()
-    paths = [save_picture(folder / f"{n:02}.png", pixels) for n, pixels in enumerate(shades)]
-    pipeline = make_pipeline(FunctionTransformer(), AnomalyDetector("digits"))
-    expected = pipeline.fit_predict(levels.flatten(1).numpy())
-    assert set(expected) == {-1, 1} and (expected == pipeline.predict(levels / 16)).all()
-    detector = pipeline[-1]
-    kinds = [folder, paths, [Image.open(path) for path in paths]]
-    for images in kinds:
-        assert (detector.predict(images) == expected).all()
-    excess = detector.score_samples(levels) - detector.offset_
-    np.testing.assert_allclose(detector.decision_function(levels), excess)

@@ -125,21 +125,32 @@ def test_unusual_images_come_first_in_the_table(capsys, tmp_path):
     rows = list(csv.DictReader((out / "anomaly.csv").open()))
     assert [(row["file"], row["unusual"]) for row in rows[:1]] == [("b.png", "yes")]
     assert [row["unusual"] for row in rows[1:]] == ["no", "no"]
-    assert float(rows[0]["p_value"]) <= 0.05 / 3  # false discovery control
+    assert float(rows[0]["p_value"]) == pytest.approx(1 / 101)
     (drawn,) = (out / "maps").iterdir()
     assert drawn.name == "b.png.png" and Image.open(drawn).size[0] >= 320
-    assert figures_of(anomaly, *flags, "--alpha", 0.02)["unusual"] == 0
-    assert "lowest --alpha that flags one is 0.03." in capsys.readouterr().err
-    assert figures_of(anomaly, *flags, "--false_alarm_rate", 0.02)["unusual"] == 1
+    assert figures_of(anomaly, *flags, "--alpha", 0.99)["unusual"] == 3
     assert call(anomaly, *flags, "--alpha", 0.005) == 2
-    assert "199 calibration" in capsys.readouterr().err
+    assert "at least 199 images" in capsys.readouterr().err
 
 
 def test_fit_makes_a_detector_of_a_folder(capsys, tmp_path):
-    assert call(anomaly, "digits") == 2 and "Expected a model" in capsys.readouterr().err
+    assert call(anomaly, "digits") == 2 and "Expected a folder" in capsys.readouterr().err
     save_digits(tmp_path / "ordinary", load_images("digits").test[:90])
-    fit = ["--fit", tmp_path / "ordinary", "--output_dir", tmp_path / "mine"]
+    fit = ["digits", "--fit", tmp_path / "ordinary", "--output_dir", tmp_path / "mine"]
     figures = figures_of(anomaly, *fit)
-    assert (figures["model"], figures["num_images"]) == ("digits", 90)
-    assert AnomalyDetector(tmp_path / "mine").smallest_p_value == 1 / 91
+    assert (figures["model"], figures["fitted_images"]) == ("digits", 90)
+    assert len(AnomalyDetector.from_pretrained(tmp_path / "mine").fitted_.calibration) == 90
     assert call(anomaly, *fit) == 2 and "already holds a model" in capsys.readouterr().err
+
+
+def test_fit_and_images_in_one_command(tmp_path):
+    digits = load_images("digits")
+    save_digits(tmp_path / "ordinary", digits.test[:90])
+    save_digits(tmp_path / "images", 16 - digits.test[90:93])
+    words = ["digits", tmp_path / "images", "--fit", tmp_path / "ordinary"]
+    figures = figures_of(anomaly, *words, "--output_dir", tmp_path / "mine")
+    assert (figures["fitted_images"], figures["images"], figures["unusual"]) == (90, 3, 3)
+    again = figures_of(anomaly, tmp_path / "mine", words[1], "--output_dir", tmp_path / "out")
+    assert again["unusual"] == 3
+    table, other = (tmp_path / name / "anomaly.csv" for name in ("mine", "out"))
+    assert table.read_text() == other.read_text()

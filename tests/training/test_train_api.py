@@ -21,7 +21,6 @@ from conftest import (
 from safetensors.torch import save_file
 
 from ebm_app import EBM, train
-from ebm_app.anomaly import AnomalyDetector
 from ebm_app.cli import bpd, classify, score
 from ebm_app.data.images import load_images
 from ebm_app.folders import HASHES_FILE
@@ -218,14 +217,3 @@ def test_score_marks_training_images(run, photos, data, tmp_path, capsys):
     found = {f"a/{row['file']}" for row in rows if row["trained_on"] == "yes"}
     assert found == {name for name in data.split_names("train") if name.startswith("a/")}
     assert f"trained on {len(found)} of these 50 images" in capsys.readouterr().err
-
-
-@pytest.mark.process
-def test_detector_leaves_training_images_out(run, data):
-    others = torch.randint(256, (80, 1, 8, 8), dtype=torch.uint8)
-    detector = AnomalyDetector(EBM.from_pretrained(run))
-    detector.fit(torch.cat([others, others[:4], data.train[:3]]))
-    assert detector.left_out_ == list(range(80, 87))
-    seen = detector.examine(torch.cat([data.train[:2], data.test[:2]])).trained_on
-    assert seen.tolist() == [True, True, False, False]
-    assert "not trained on" in error_of(detector.fit, data.train)
