@@ -11,7 +11,14 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from ebm_app.anomaly.features import Features, extract_features, noise_levels
+from ebm_app.anomaly.features import extract_features, noise_levels
+from ebm_app.anomaly.scores import (
+    Fitted,
+    conformal_p_values,
+    fit_maps,
+    fit_scores,
+    mahalanobis_scores,
+)
 from ebm_app.ebm import EBM
 from ebm_app.folders import find_folder
 from ebm_app.likelihood.bits import checked_levels
@@ -24,10 +31,6 @@ from ebm_app.utils.tensors import as_tensor
 FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
 #: Min distinct images to fit a detector
 MIN_IMAGES = 80
-#: Number of folds of cross-conformal prediction
-NUM_FOLDS = 5
-#: Share of ordinary images whose maps are below 1 everywhere
-MAP_QUANTILE = 0.9
 
 
 class UnfittedError(UserError, NotFittedError):
@@ -48,23 +51,6 @@ class Findings(NamedTuple):
     maps: np.ndarray
 
 
-class Fitted(NamedTuple):
-    """What ``fit`` learns from n ordinary images, whose feature vectors have F entries.
-
-    Attributes:
-        mean, precision: mean (F,) and inverse covariance (F, F) of the vectors, float64.
-        calibration: scores of the n images, each by the vectors of the other folds, (n,) float64.
-        map_mean, map_scale: mean, and value of a map of 1 above the mean, of the smoothed
-            residuals at each noise level, float32 (noise levels, H, W).
-    """
-
-    mean: Tensor
-    precision: Tensor
-    calibration: Tensor
-    map_mean: Tensor
-    map_scale: Tensor
-
-
 class AnomalyDetector(OutlierMixin, BaseEstimator):
     r"""Detect images that are unusual under a model: an outlier detector of scikit-learn.
 
@@ -72,9 +58,9 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
 
         s = -(f - m)^T P (f - m),
 
-    where f has the errors of the model's noise prediction, its time scores and the compressed size
-    (see ``Features.vectors``), and m and P are the mean and inverse covariance of f over ordinary
-    images (Ledoit and Wolf 2004).
+    where f has the errors of the model's noise prediction, its time scores and statistics of the
+    image (see ``Features.vectors``), and m and P are the mean and inverse covariance of f over
+    ordinary images (Ledoit and Wolf 2004).
     ``fit`` computes the scores s_i of n ordinary images, each with m and P of the four fifths of
     the images that it is not in. An image with score s then has the p-value
 
@@ -141,9 +127,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
             )
         features = extract_features(ebm, levels[np.sort(first)])
         self.ebm_ = ebm
-        self.fitted_ = Fitted(
-            **fit_scores(checked_vectors(features)), **fit_maps(features.smoothed())
-        )
+        self.fitted_ = Fitted(*fit_scores(features.vectors()), *fit_maps(features.smoothed()))
         return self
 
     def examine(self, X: Any) -> Findings:
@@ -154,7 +138,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         """
         fitted = self._check_fitted()
         features = extract_features(self.ebm_, to_model_levels(self.ebm_, X))
-        score = mahalanobis_scores(checked_vectors(features), fitted.mean, fitted.precision)
+        score = mahalanobis_scores(features.vectors(), fitted.mean, fitted.precision)
         excess = (features.smoothed() - fitted.map_mean) / fitted.map_scale
         level = excess.flatten(2).amax(2).argmax(1)
         maps = excess[torch.arange(len(level)), level]
@@ -262,72 +246,6 @@ def provenance(ebm: EBM) -> dict[str, Any]:
     """Return what the fitted tensors depend on, besides the images."""
     levels = noise_levels(ebm.config.image_shape)
     return {"weights": fingerprint(ebm), "noise_levels": levels}
-
-
-def fit_scores(vectors: Tensor) -> dict[str, Tensor]:
-    """Return the mean, precision and calibration scores of feature vectors (n, F), see
-    ``Fitted``."""
-    from sklearn.model_selection import KFold
-
-    calibration = torch.empty(len(vectors), dtype=torch.float64)
-    for others, fold in KFold(NUM_FOLDS, shuffle=True, random_state=0).split(vectors):
-        calibration[fold] = mahalanobis_scores(vectors[fold], *fit_normal(vectors[others]))
-    mean, precision = fit_normal(vectors)
-    return {"mean": mean, "precision": precision, "calibration": calibration}
-
-
-def fit_normal(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean (F,) and inverse covariance (F, F) of vectors (n, F). The covariance is that
-    of Ledoit and Wolf 2004 for entries of unit variance."""
-    from sklearn.covariance import LedoitWolf  # takes a second to import
-    from sklearn.preprocessing import StandardScaler
-
-    scaler = StandardScaler()
-    covariance = LedoitWolf().fit(scaler.fit_transform(vectors.numpy()))
-    precision = covariance.precision_ / np.outer(scaler.scale_, scaler.scale_)
-    return torch.from_numpy(scaler.mean_), torch.from_numpy(precision)
-
-
-def mahalanobis_scores(vectors: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
-    """Return minus the squared Mahalanobis distances of vectors (B, F), float64 (B,)."""
-    centred = vectors - mean
-    return -((centred @ precision) * centred).sum(1)
-
-
-def fit_maps(smoothed: Tensor) -> dict[str, Tensor]:
-    """Return the mean and scale of maps, see ``Fitted``, of smoothed residuals (n, noise levels,
-    H, W) of ordinary images."""
-    mean, std = smoothed.mean(0), smoothed.std(0)
-    std = std + 0.1 * std.mean()  # some pixels never vary, such as the corners of MNIST
-    largest = ((smoothed - mean) / std).flatten(1).amax(1)
-    return {"map_mean": mean, "map_scale": std * largest.quantile(MAP_QUANTILE)}
-
-
-def conformal_p_values(scores: Tensor, calibration: Tensor) -> Tensor:
-    r"""Return p = (1 + #{i: s_i <= s}) / (n + 1) for each score s (B,), float64.
-
-    P(p <= a) <= a if s is exchangeable with the n calibration scores s_i.
-
-    >>> conformal_p_values(torch.tensor([0.5, 9.0]), torch.tensor([1.0, 2.0, 3.0]))
-    tensor([0.2500, 1.0000], dtype=torch.float64)
-
-    Source: Bates et al. 2023, arXiv:2104.08279.
-    """
-    num_below = torch.searchsorted(calibration.sort().values, scores, right=True)
-    return (1 + num_below).double() / (1 + len(calibration))
-
-
-def checked_vectors(features: Features) -> Tensor:
-    """Return the feature vectors (B, F); raise a UserError if they are not finite."""
-    vectors = features.vectors()
-    is_bad = ~vectors.isfinite().all(1)
-    if is_bad.any():
-        raise UserError(
-            f"The features of {int(is_bad.sum())} of {len(vectors)} images are not finite, the "
-            f"first at index {int(is_bad.nonzero()[0])}. Use a model whose training has not "
-            "diverged."
-        )
-    return vectors
 
 
 def to_model_levels(ebm: EBM, images: Any) -> Tensor:

@@ -1,4 +1,4 @@
-r"""Features of an image: what a model predicts at a few noise levels, and the compressed size.
+r"""Features of an image: what a model predicts at a few noise levels, and image statistics.
 
 At a noise level, x = alpha y + deviation e is a noised copy of an image y, with e ~ N(0, I). The
 Stein score s predicts the noise as -deviation s(x, t), with residual e + deviation s(x, t). The
@@ -6,7 +6,7 @@ model also predicts the variance of the residual, and the time score. Noise leve
 signal-to-noise ratios. All images share the same e, so that their features differ only by content.
 
 Sources: Mahmood et al. 2021, arXiv:2010.13132, for norms of Stein scores at several noise levels;
-Serra et al. 2020, arXiv:1909.11480, for the size, which measures complexity.
+Serra et al. 2020, arXiv:1909.11480, for the compressed size, which measures complexity.
 """
 
 import io
@@ -26,11 +26,12 @@ from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.protocols import require
 from ebm_app.paths import require_one_sided
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Noise levels of grey images of 784 pixels, and of colour images of 1024 pixels. For other sizes
 #: the noise variance is proportional to the number of pixels.
-GREY, GREY_PIXELS = (-1.0, 0.5, 2.5, 6.0), 784
+GREY, GREY_PIXELS = (-1.0, -0.5, 2.5, 6.0), 784
 COLOUR, COLOUR_PIXELS = (0.0, 3.0, 5.0, 7.5), 1024
 #: Max images per network call
 BATCH_SIZE = 64
@@ -38,12 +39,14 @@ BATCH_SIZE = 64
 DELAY = 5
 #: Seed of the noise that all images share
 SEED = 0
-#: Cells per side over which residuals are averaged
-CELLS = 2
+#: Scales in pixels at which neighbouring pixels are compared
+SCALES = (1, 2, 4)
 #: Radius of the squares over which maps are smoothed, as a share of the shorter side
 SMOOTHING = 1 / 12
-#: Lower bound of variances and mean squares, so that their ratios and logs are finite
+#: Added to variances of pixels and to mean squared residuals, so that ratios and logs are finite
 FLOOR = 1e-3
+#: Added to mean variances and mean squared differences of pixels, so that their logs are finite
+SMALL = 1e-5
 
 
 class Features(NamedTuple):
@@ -54,27 +57,20 @@ class Features(NamedTuple):
             (B, n, H, W). They are about 1 for images like the training images.
         variances: predicted variances of the residuals, averaged over all pixels (B, n).
         time_scores: time scores in nats per unit of t, (B, n).
-        sizes: bytes of the images as lossless WebP (B,).
+        statistics: see ``image_statistics``, (B, S).
     """
 
     squares: Tensor
     variances: Tensor
     time_scores: Tensor
-    sizes: Tensor
+    statistics: Tensor
 
     def vectors(self) -> Tensor:
         """Return feature vectors (B, F), float64: the log means of ``squares`` in the quarters of
-        the image, the logs of ``variances``, ``time_scores``, and the log of ``sizes``."""
-        cells = adaptive_avg_pool2d(self.squares.double(), CELLS)
-        return torch.cat(
-            [
-                (cells + FLOOR).log().flatten(1),
-                self.variances.log(),
-                self.time_scores,
-                self.sizes.log()[:, None],
-            ],
-            1,
-        )
+        the image, the logs of ``variances``, ``time_scores``, and ``statistics``."""
+        quarters = adaptive_avg_pool2d(self.squares.double(), 2)
+        columns = [(quarters + FLOOR).log().flatten(1), (self.variances + SMALL).log()]
+        return torch.cat([*columns, self.time_scores, self.statistics], 1)
 
     def smoothed(self) -> Tensor:
         """Return ``squares`` averaged over the square around each pixel, (B, n, H, W)."""
@@ -119,9 +115,10 @@ def extract_features(ebm: EBM, levels: Tensor) -> Features:
         columns = [_features_at(ebm, y, e, t) for e, t in zip(noises, times, strict=True)]
         batches.append([torch.stack(column, 1).cpu() for column in zip(*columns, strict=True)])
     squares, variances, time_scores = map(torch.cat, zip(*batches, strict=True))
-    pixels = to_uint8(to_display(levels.cpu(), ebm.config.num_levels))
-    sizes = torch.tensor([_webp_size(image) for image in pixels], dtype=torch.float64)
-    return Features(squares.float(), variances, time_scores, sizes)
+    statistics = image_statistics(to_display(levels.cpu(), ebm.config.num_levels))
+    features = Features(squares.float(), variances, time_scores, statistics)
+    check_finite(features.vectors())
+    return features
 
 
 def _features_at(ebm: EBM, y: Tensor, noise: Tensor, time: float) -> tuple[Tensor, ...]:
@@ -139,6 +136,19 @@ def _features_at(ebm: EBM, y: Tensor, noise: Tensor, time: float) -> tuple[Tenso
     return squares / (variance + FLOOR), variance.double().mean((1, 2)), time_score
 
 
+def image_statistics(images: Tensor) -> Tensor:
+    """Return statistics (B, S) of images (B, C, H, W) in [0, 1], float64: the log bytes as
+    lossless WebP, and for each of ``SCALES`` up to half a side the log mean squared difference of
+    neighbouring pixels after average pooling."""
+    columns = [torch.tensor([_webp_size(pixels) for pixels in to_uint8(images)]).double().log()]
+    scales = [scale for scale in SCALES if 2 * scale <= min(images.shape[-2:])]
+    for scale in scales:
+        means = avg_pool2d(images.double(), scale)
+        squares = [means.diff(dim=dim).square().mean((1, 2, 3)) for dim in (-2, -1)]
+        columns.append((sum(squares) / 2 + SMALL).log())
+    return torch.stack(columns, 1)
+
+
 def _webp_size(pixels: np.ndarray) -> int:
     """Return the bytes of pixels (H, W, C) uint8 as lossless WebP. Channels are placed side by
     side unless there are 1 or 3."""
@@ -146,3 +156,14 @@ def _webp_size(pixels: np.ndarray) -> int:
         pixels = pixels.swapaxes(1, 2).reshape(len(pixels), -1, 1)
     to_pil(pixels).save(buffer := io.BytesIO(), "WebP", lossless=True)
     return buffer.tell()
+
+
+def check_finite(vectors: Tensor) -> None:
+    """Raise a UserError if feature vectors (B, F) are not finite."""
+    is_bad = ~vectors.isfinite().all(1)
+    if is_bad.any():
+        raise UserError(
+            f"The features of {int(is_bad.sum())} of {len(vectors)} images are not finite, the "
+            f"first at index {int(is_bad.nonzero()[0])}. Use a model whose training has not "
+            "diverged."
+        )

@@ -1,4 +1,4 @@
-"""``AnomalyDetector``: scores, p-values, decisions, maps, files."""
+"""``AnomalyDetector``: decisions, maps, files."""
 
 import json
 
@@ -7,25 +7,14 @@ import pytest
 import torch
 from conftest import GREY, error_of
 from safetensors.torch import load_file, save_file
-from scipy.spatial.distance import mahalanobis
 from sklearn.base import clone
-from sklearn.covariance import LedoitWolf
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ebm_app.anomaly import AnomalyDetector
-from ebm_app.anomaly.detector import (
-    FITTED_FILE,
-    MAP_QUANTILE,
-    RECORD_FILE,
-    UnfittedError,
-    conformal_p_values,
-    fit_maps,
-    fit_scores,
-    mahalanobis_scores,
-)
+from ebm_app.anomaly.detector import FITTED_FILE, RECORD_FILE, UnfittedError
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.folders import BUNDLED
@@ -39,70 +28,6 @@ def detector():
 @pytest.fixture(scope="module")
 def digits():
     return load_images("digits")
-
-
-def correlated(num, seed=0):
-    """Correlated normal vectors of different scales, (num, 4)."""
-    draws = torch.randn(num, 4, generator=torch.manual_seed(seed)).double()
-    return (
-        draws
-        @ torch.tensor([[1.0, 2, 0, 0], [0, 10, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0.1]]).double()
-    )
-
-
-def test_scores_are_the_mahalanobis_distances_of_sklearn():
-    ordinary, other = correlated(200), correlated(5, seed=1)
-    fitted = fit_scores(ordinary)
-    found = mahalanobis_scores(other, fitted["mean"], fitted["precision"])
-    scaler = StandardScaler().fit(ordinary)
-    covariance = LedoitWolf().fit(scaler.transform(ordinary))
-    np.testing.assert_allclose(-found, covariance.mahalanobis(scaler.transform(other)), rtol=1e-9)
-    z = [scaler.transform(x) for x in (other, ordinary)]
-    expected = mahalanobis(z[0][0], z[1].mean(0), covariance.precision_)
-    np.testing.assert_allclose(-found[0], expected**2, rtol=1e-9)
-
-
-def test_calibration_scores_use_the_other_images():
-    """An outlier is far from the others, but not from statistics that include it."""
-    vectors = correlated(100)
-    vectors[7] *= 30
-    fitted = fit_scores(vectors)
-    others = torch.arange(100) != 7
-    with_it = mahalanobis_scores(vectors[7:8], fitted["mean"], fitted["precision"])
-    rest = fit_scores(vectors[others])
-    without = mahalanobis_scores(vectors[7:8], rest["mean"], rest["precision"])
-    assert fitted["calibration"].argmin() == 7
-    assert abs(fitted["calibration"][7] / without - 1) < 0.5 < abs(with_it / without - 1)
-
-
-def test_conformal_p_values_are_uniform():
-    """Each of n + 1 distinct scores is equally likely to be the new one."""
-    scores = torch.randperm(20).double()
-    others = [scores[torch.arange(20) != k] for k in range(20)]
-    p = [conformal_p_values(scores[k : k + 1], others[k]).item() for k in range(20)]
-    np.testing.assert_allclose(sorted(p), np.arange(1, 21) / 20)
-
-
-def test_p_values_of_ordinary_vectors_are_uniform():
-    p = []
-    for seed in range(40):
-        vectors = correlated(300, seed)
-        fitted = fit_scores(vectors[:200])
-        scores = mahalanobis_scores(vectors[200:], fitted["mean"], fitted["precision"])
-        p.append(conformal_p_values(scores, fitted["calibration"]))
-    p = torch.cat(p)
-    for rate in (0.05, 0.2, 0.5, 0.8):
-        # binomial error of 4,000 new and 8,000 calibration scores
-        stderr = np.sqrt(rate * (1 - rate) * (1 / 4000 + 1 / 8000))
-        assert abs((p <= rate).double().mean().item() - rate) <= 3 * stderr
-
-
-def test_one_in_ten_maps_of_ordinary_images_exceeds_one():
-    smoothed = torch.randn(500, 3, 8, 8, generator=torch.manual_seed(0)).square()
-    fitted = fit_maps(smoothed)
-    maps = (smoothed - fitted["map_mean"]) / fitted["map_scale"]
-    share = (maps.flatten(1).amax(1) <= 1).double().mean().item()
-    assert share == pytest.approx(MAP_QUANTILE, abs=1 / 500)
 
 
 def test_predictions_agree_with_p_values(detector, digits):

@@ -11,8 +11,10 @@ from torch.nn.functional import avg_pool2d
 from ebm_app.anomaly.features import (
     FLOOR,
     SEED,
+    SMALL,
     Features,
     extract_features,
+    image_statistics,
     noise_levels,
     noise_times,
 )
@@ -62,29 +64,41 @@ def test_noise_levels_are_signal_to_noise_ratios():
 
 def test_vectors_are_log_means_of_quarters():
     squares, variances = torch.rand(2, 4, 8, 12) + 1, torch.rand(2, 4).double() + 1
-    time_scores, sizes = torch.randn(2, 4).double(), torch.tensor([30.0, 400.0]).double()
-    vectors = Features(squares, variances, time_scores, sizes).vectors()
+    time_scores, statistics = torch.randn(2, 2, 4).double()
+    vectors = Features(squares, variances, time_scores, statistics).vectors()
     quarters = squares.double().unfold(2, 4, 4).unfold(3, 6, 6).mean((4, 5))
-    columns = [(quarters + FLOOR).log().flatten(1), variances.log(), time_scores]
-    torch.testing.assert_close(vectors, torch.cat([*columns, sizes.log()[:, None]], 1))
+    columns = [
+        (quarters + FLOOR).log().flatten(1),
+        (variances + SMALL).log(),
+        time_scores,
+        statistics,
+    ]
+    torch.testing.assert_close(vectors, torch.cat(columns, 1))
 
 
 def test_maps_are_smoothed_over_a_square():
     squares = torch.rand(1, 2, 24, 24)
-    smoothed = Features(squares, *torch.ones(3, 1, 2)).smoothed()
+    smoothed = Features(squares, *torch.ones(3, 1, 4)).smoothed()
     torch.testing.assert_close(smoothed[:, :, 2:-2, 2:-2], avg_pool2d(squares, 5, 1))
     torch.testing.assert_close(smoothed[0, 0, 0, 0], squares[0, 0, :3, :3].mean())
 
 
 @pytest.mark.parametrize("num_channels", [1, 2, 3])
 def test_noise_is_larger_than_a_constant_image(num_channels):
-    """In bytes as lossless WebP, which are those of the levels, not of the batch."""
-    ebm = EBM(replace(GREY, image_shape=(num_channels, 8, 8), num_levels=256))
-    images = torch.randint(256, (3, num_channels, 8, 8), dtype=torch.uint8)
-    images[0] = 0
-    sizes = extract_features(ebm, images).sizes
-    assert sizes[0] < 60 < sizes[1:].min()
-    assert torch.equal(sizes[1:], extract_features(ebm, images[1:]).sizes)
+    """In log bytes as lossless WebP, which do not depend on the batch."""
+    images = torch.rand(3, num_channels, 8, 8)
+    images[0] = 0.5
+    statistics = image_statistics(images)
+    assert statistics[0, 0] < np.log(60) < statistics[1:, 0].min()
+    assert torch.equal(statistics[1:], image_statistics(images[1:]))
+
+
+def test_differences_of_pixels_in_closed_form():
+    """Of a linear ramp, whose pooled pixels differ by the scale times the slope."""
+    ramp = 0.05 * torch.arange(16).double().expand(1, 1, 8, 16)
+    scales = torch.tensor([1.0, 2, 4]).double()
+    expected = ((0.05 * scales).square() / 2 + SMALL).log()
+    torch.testing.assert_close(image_statistics(ramp)[0, 1:], expected)
 
 
 def test_model_without_stein_head_is_refused():

@@ -188,7 +188,8 @@ def test_pipeline_folder_is_a_model(folder, tmp_path):
 
 def test_uses_that_a_pipeline_lacks_are_refused(folder):
     assert latent_flow(folder) is None  # it has pixels, not a latent space
-    assert "Anomaly detection needs" in error_of(AnomalyDetector(folder).fit, BLANK)
+    noise = torch.rand(99, 1, 8, 8).round()
+    assert "Anomaly detection needs" in error_of(AnomalyDetector(folder).fit, noise)
     assert "num_levels" in error_of(EBM.from_diffusers, folder, num_levels=1)
     bpd = load_script("evaluate/bpd.py").main
     assert "Choose a data set" in error_of(bpd, [str(folder)])
