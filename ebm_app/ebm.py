@@ -47,11 +47,8 @@ class EBM(DensityModel):
     ) -> Self:
         folder = find_folder(name_or_path)
         if is_pipeline(folder):
-            ebm = cls.from_diffusers(folder, device)
-        else:
-            ebm = super().from_pretrained(folder, device, allow_edited_config)
-        ebm.density.folder = folder
-        return ebm
+            return cls.from_diffusers(folder, device)
+        return super().from_pretrained(folder, device, allow_edited_config)
 
     @classmethod
     def from_diffusers(cls, pipeline: Any, device: str = "cpu", num_levels: int = 256) -> Self:

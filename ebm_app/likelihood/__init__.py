@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ebm_app.likelihood.amortised import Amortised
 from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.estimator import Estimator, PointEstimator
@@ -24,7 +23,6 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "time_integral": TimeIntegral,
     "energy": EnergyEstimate,
     "discrete": DiscreteBound,
-    "amortised": Amortised,
 }
 #: Old name of an estimator -> its new name, and the settings that it implies.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -5,7 +5,6 @@ length of the path, in which the integrand has unit scale. All values are in nat
 """
 
 from copy import copy
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -45,13 +44,9 @@ class PathDensity:
 
     Args:
         model: network with a ``path`` and an ``interval`` of times.
-
-    Attributes:
-        folder: folder that the model was loaded from, or None.
     """
 
     def __init__(self, model: Any) -> None:
-        self.folder: Path | None = None
         self.model, self.path = model, model.path
         self.start, self.end = model.interval
         self.labels: Tensor | None = None

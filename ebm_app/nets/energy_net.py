@@ -22,9 +22,9 @@ Variants on MNIST, by the bound on 64 validation images in bits per dim: five co
 training give 1.393, and 1.450 with one histogram per position as the base. Six more minutes from
 the weights after 9,000 steps give 1.044. If half of the training points come from the teacher's
 probability flow, the result is 1.047; from annealed chains of the student, 1.075. With a
-contrastive term at t = 1 it is 1.047, and with a term for the amortised likelihood 1.061. After
-18,000 steps, 56% of the difference from the teacher's bound is due to noise below 2 bins. With
-torch.func, a step takes as long as with autograd.
+contrastive term at t = 1 it is 1.047. After 18,000 steps, 56% of the difference from the
+teacher's bound is due to noise below 2 bins. With torch.func, a step takes as long as with
+autograd.
 
 After 400 core seconds of distillation on digits, f + x g in ``EnergyModel`` had a validation bound
 of 1.702 bits per dim. Alternatives: x . g alone 1.710, f alone 1.712, a squared norm |x + f|^2

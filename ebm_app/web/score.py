@@ -12,8 +12,7 @@ from ebm_app.data.levels import to_display
 from ebm_app.evaluation.drawings import prepare_drawing, read_upload
 from ebm_app.evaluation.plots import plot_over
 from ebm_app.evaluation.scoring import mean_likelihood
-from ebm_app.likelihood.amortised import Amortised
-from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
+from ebm_app.likelihood.bits import Likelihood
 
 from . import compare, idea, shared
 from .models import Models
@@ -96,20 +95,15 @@ class Scorer:
     def steps(
         self, model: str, image: Tensor, notes: list[str], repeats: int
     ) -> Iterator[ScoreOutputs]:
-        """Yield the image and an amortised likelihood, if the model has one, then the verdict with
-        the class and the map, then the likelihood by the model's default estimator, averaged over
-        a growing number of dequantisation draws, up to ``repeats``."""
+        """Yield the image, then the verdict with the class and the map, then the likelihood by the
+        model's default estimator, averaged over a growing number of dequantisation draws, up to
+        ``repeats``."""
         outputs = ScoreOutputs(
             shared.save_once(shared.render(image, 256)), "Computing", image=image
         )
         yield outputs
         loaded = self.models.open(model)
         ebm, detector = loaded.ebm, loaded.detector
-        if Amortised.supports(ebm.density):
-            guess = ebm.likelihood(image, estimator="amortised")
-            error = -to_bits_per_dim(guess.error, image.numel()).item()
-            bits = f"About {guess.bits_per_dim.item():.3f} ± {error:.3f} bits per dim."
-            yield outputs._replace(answer=f"{bits} {outputs.answer}")
         facts: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "most_unusual", "class"))
         if names := ebm.config.classes():
             (probabilities,) = ebm.classify(image, seed=self.seed).probabilities.tolist()

@@ -33,7 +33,6 @@ SHORT = {
     "train/ebm.py": f"{STEPS} {' '.join(TINY)}",
     "train/flow.py": "--validation_repeats 1",
     "train/energy.py": f"{STEPS} --train_batch_size 4 --validation_images 4",
-    "train/distill.py": f"{STEPS} --train_batch_size 4 --num_images 128",
     "sample/ebm.py": "--num_images 10",  # as many as there are labels
     "evaluate/bpd.py": "--limit 2 --repeats 1",
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 20",
