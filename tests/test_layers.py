@@ -17,7 +17,6 @@ LAYERS = (
     ("web", "ebm_app"),
     ("training", "anomaly", "ratios"),
     ("evaluation",),
-    ("completion", "compose", "morphing"),
     ("ebm", "flow"),
     ("annealing", "model"),
     ("sampling", "likelihood", "objectives"),

@@ -46,20 +46,6 @@ def plot_over(
     return figure
 
 
-def plot_difference(a: Tensor, b: Tensor) -> Figure:
-    """Plot two images (C, H, W) in [0, 1] and where the second one is lighter (red) or darker
-    (blue), on a transparent background."""
-    figure = Figure(figsize=(SIZE[0], 2.1), dpi=DPI, layout="constrained", facecolor="none")
-    first, second, third = figure.subplots(1, 3)
-    draw_image(first, a)
-    draw_image(second, b)
-    third.imshow((b - a).mean(0).numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
-    for axes, title in ((first, "A"), (second, "B"), (third, "B − A")):
-        axes.set(xticks=[], yticks=[])
-        axes.set_title(title, color=TEXT_COLOUR)
-    return figure
-
-
 def draw_image(axes: Axes, image: Tensor) -> None:
     """Draw an image (C, H, W) in [0, 1] in grey, without ticks."""
     axes.imshow(image.mean(0).numpy(), cmap="gray", vmin=0, vmax=1)

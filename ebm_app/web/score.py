@@ -14,7 +14,7 @@ from ebm_app.evaluation.plots import plot_over
 from ebm_app.evaluation.scoring import mean_likelihood
 from ebm_app.likelihood.bits import Likelihood
 
-from . import compare, idea, shared
+from . import idea, shared
 from .models import Models
 from .uploads import EMPTY, add_examples, black_canvas, read_canvas
 
@@ -181,6 +181,5 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     scored = upload.change(scorer.score, [model, upload, repeats], outputs, **options)
     events = [scored, drawn]
     explained = idea.build(models, model, events, image)
-    compare.build(models, model, events, image, metrics)
     shared.clear_on([model.input], events, [*outputs[:-1], *explained])
     return upload, sources

@@ -1,4 +1,4 @@
-"""Bits per dim, log Z, comparisons of models and samplers, and the self-test, by the commands."""
+"""Bits per dim, log Z, comparisons of samplers, and the self-test, by the commands."""
 
 import json
 import math
@@ -9,15 +9,13 @@ import torch
 from conftest import NET, call, figures_of
 from PIL import Image
 
-from ebm_app.cli import ais, bpd, compare, samplers, selftest
+from ebm_app.cli import ais, bpd, samplers, selftest
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
 from ebm_app.likelihood.dequantisation import TruncatedNormal
-from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.utils.output import warn_of_disagreements
-from ebm_app.utils.tensors import standard_error
 
 ESTIMATORS = {"elbo", "path_integral", "probability_flow", "time_integral"}
 
@@ -142,21 +140,6 @@ def test_every_method_estimates_log_z(folder, capsys, tmp_path, methods):
     if "ais" in methods:  # with few chains
         assert "warning: ais" in printed and figures["methods"]["ais"]["warnings"]
         assert {"forward_log_z", "reverse_log_z"} <= set(figures["methods"]["ais"])
-
-
-def test_two_models_are_compared_on_the_same_images(folder, tmp_path):
-    runs = [folder / "grey", folder / "labelled"]
-    flags = ["--limit", 5, "--repeats", 2, "--device", "cpu", "--output_dir", tmp_path]
-    figures = figures_of(compare, *runs, *flags)
-    levels = load_images("digits").test[:5]
-    noise = dequantisation_noise(2, levels, 0)
-    results = [EBM.from_pretrained(run).likelihood(levels, noise=noise) for run in runs]
-    one, other = (result.bits_per_dim.double() for result in results)
-    assert figures["difference"] == pytest.approx((one - other).mean().item(), abs=1e-5)
-    assert figures["stderr"] == pytest.approx(standard_error(one - other).item(), rel=1e-3)
-    rows = {row["setting"]: (row["first"], row["second"]) for row in figures["settings"]}
-    assert rows == {"ebm.num_classes": ("0", "3")}
-    assert call(compare, runs[0], runs[0], *flags) == 2
 
 
 def test_models_and_likelihoods_have_short_reprs(folder):

@@ -141,10 +141,6 @@ def test_steps_and_final_images_are_shown(models, monkeypatch):
         factor = picture.width // 8
         assert np.array_equal(pixels(picture), image.repeat(factor, 0).repeat(factor, 1))
         assert text.startswith("image ")
-    replay = steps[-1][3]
-    for share, index in ((0, 0), (0.5, 1), (1, 2)):
-        assert generate.show_replay(replay, share) == shared.render(replay[index] / 255)
-    assert len(replay) == 3 and np.allclose(replay[-1][:, 0], expected[..., 0], atol=1)
     monkeypatch.setattr(shared, "INTERVAL", 1000)
     assert len([*run(models)]) == 2  # the first and the last step
     seeds = {[*run(models, randomise=True, num=1)][-1][2] for _ in range(3)}
