@@ -1,4 +1,4 @@
-"""Plots of anomaly maps, differences of images, and the mean time score of the self-test."""
+"""Plots of anomaly maps."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from torch import Tensor
-
-from ebm_app.evaluation.selftest import Balance
 
 SIZE, DPI = (5.2, 3.8), 130
 #: Excess up to which a map is transparent, in standard deviations
@@ -56,16 +54,3 @@ def overlay_excess(axes: Axes, excess: np.ndarray, threshold: float = THRESHOLD)
     """Draw a map (H, W) over an image where it exceeds ``threshold``."""
     visible = np.ma.masked_less(excess, threshold)
     return axes.imshow(visible, cmap="autumn_r", vmin=threshold, vmax=MAX_EXCESS * threshold)
-
-
-def balance_figure(balance: Balance) -> Figure:
-    """Plot the mean time score against the share of the path's arc length."""
-    figure = Figure(figsize=(7, 3.5), layout="constrained")
-    axes = figure.subplots()
-    axes.errorbar(balance.shares, balance.mean, yerr=balance.stderr, marker="o", capsize=3)
-    axes.axhline(0, color="grey", lw=1)
-    axes.set(
-        xlabel="share of the arc length",
-        ylabel="mean time score\n(nats per dim per arc length)",
-    )
-    return figure

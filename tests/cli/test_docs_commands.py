@@ -36,7 +36,6 @@ SHORT = {
     "sample/ebm.py": "--num_images 10",  # as many as there are labels
     "evaluate/bpd.py": "--limit 2 --repeats 1",
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 20",
-    "evaluate/selftest.py": "--limit 3",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/speed.py": "--batch_size 4 --rounds 1",
     "evaluate/autoregressive.py": "--max_train_minutes 0.02 --limit 2",

@@ -1,4 +1,4 @@
-"""Bits per dim, log Z, comparisons of samplers, and the self-test, by the commands."""
+"""Bits per dim, log Z, and comparisons of samplers, by the commands."""
 
 import json
 import math
@@ -6,11 +6,9 @@ import math
 import forked
 import pytest
 import torch
-from conftest import NET, call, figures_of
-from PIL import Image
+from conftest import call, figures_of
 
-from ebm_app.cli import ais, bpd, samplers, selftest
-from ebm_app.config import EBMConfig, PathConfig
+from ebm_app.cli import ais, bpd, samplers
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
@@ -174,30 +172,3 @@ def test_training_images_are_copies_and_test_images_are_not():
     seen, unseen = (measure(data.display(part[:60]), None) for part in (data.train, data.test))
     assert seen["copies"] == seen["identical"] > 0.5  # a third is held out from the neighbours
     assert unseen["copies"] < 0.1 and unseen["identical"] == 0
-
-
-@pytest.fixture
-def exact(tmp_path):
-    """Images of noise of variance 0.04, and a network of zeros, which is their exact model."""
-    generator = torch.Generator().manual_seed(0)
-    for split, num in (("train", 2), ("validation", 2), ("test", 40)):
-        (tmp_path / "noise" / split).mkdir(parents=True)
-        for index in range(num):
-            x = 0.2 * torch.randn(8, 8, generator=generator)
-            pixels = (128 * (x + 1)).floor().to(torch.uint8)
-            Image.fromarray(pixels.numpy()).save(tmp_path / "noise" / split / f"{index}.png")
-    name, path = f"folder:{tmp_path / 'noise'}", PathConfig(c=0.04)
-    EBM(EBMConfig(name, (1, 8, 8), 256, eps=1e-6, path=path, net=NET)).save_pretrained(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.process
-def test_exact_model_passes_and_random_one_fails(exact, folder, tmp_path):
-    flags = "--limit 16 --device cpu --output_dir".split()
-    models = (exact, folder / "grey")
-    good, bad = (figures_of(selftest, model, *flags, tmp_path / "out") for model in models)
-    names = [check["name"] for check in good["checks"]]
-    assert names[:2] == ["mean time score", "predicted noise"] and "elbo against" in names[2]
-    assert good["passed"] and all(check["passed"] for check in good["checks"])
-    assert not bad["passed"]
-    assert (tmp_path / "out" / "selftest.png").stat().st_size > 1000
