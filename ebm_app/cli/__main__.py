@@ -11,7 +11,7 @@ from ebm_app.cli.command_line import run_script
 #: Command -> module of this package; the first line of its docstring is the summary
 COMMANDS = {"train": "train", "flow": "train_flow", "energy": "train_energy", "sample": "sample"}
 COMMANDS |= {"score": "score", "evaluate": "bpd", "ais": "ais"}
-COMMANDS |= {"anomaly": "anomaly", "classify": "classify"}
+COMMANDS |= {"anomaly": "anomaly"}
 COMMANDS |= {"samplers": "samplers", "ratio": "ratio", "mi": "mi", "toy": "toy", "ui": "app"}
 COMMANDS |= {"space": "space"}
 #: Other names of commands

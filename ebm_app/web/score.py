@@ -106,7 +106,7 @@ class Scorer:
         ebm, detector = loaded.ebm, loaded.detector
         facts: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "most_unusual", "class"))
         if names := ebm.config.classes():
-            (probabilities,) = ebm.classify(image, seed=self.seed).probabilities.tolist()
+            (probabilities,) = ebm.classify(image, seed=self.seed).tolist()
             facts["class"] = names[probabilities.index(max(probabilities))]
             outputs = outputs._replace(classes=dict(zip(names, probabilities, strict=True)))
         if detector is not None:
