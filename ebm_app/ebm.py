@@ -14,7 +14,7 @@ from ebm_app.likelihood.bits import MAX_BATCH_ELEMENTS, Likelihood, batches, lik
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser
 from ebm_app.likelihood.noise import noise_for
 from ebm_app.model import DensityModel, Labels, class_labels
-from ebm_app.nets.protocols import NoiseModel
+from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame
 from ebm_app.utils.errors import UserError
@@ -49,12 +49,12 @@ class EBM(DensityModel):
     @classmethod
     def from_diffusers(cls, pipeline: Any, device: str = "cpu", num_levels: int = 256) -> Self:
         """Wrap the diffusion model of a diffusers pipeline without copying its weights. It has no
-        time score, so the available estimators are "elbo", "discrete" and "probability_flow".
+        time score, so the available estimators are "elbo" and "probability_flow".
 
         Args:
-            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; the folder or hub id of one, or a
-                training checkpoint, with safetensors weights; or a pair of a ``UNet2DModel`` and a
-                scheduler. The training mode of the network is unchanged.
+            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; the folder or hub id of one, with
+                safetensors weights; or a pair of a ``UNet2DModel`` and a scheduler. The training
+                mode of the network is unchanged.
             num_levels: number of grey levels L of the training images. The network receives level
                 k as 2 k / (L - 1) - 1.
 
@@ -68,7 +68,7 @@ class EBM(DensityModel):
         return cls(config, density).to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        if isinstance(self.density, NoiseModel):
+        if not isinstance(self.density, TimeScoreDensity):
             raise UserError("This model is a diffusers pipeline. Save the pipeline instead.")
         super().save_pretrained(folder)
 

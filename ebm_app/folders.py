@@ -168,8 +168,8 @@ def first_line(error: Exception) -> str:
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Whether a folder holds a pipeline, checkpoint or network of diffusers."""
-    if any((folder / name).exists() for name in (PIPELINE_FILE, "unet", "unet_ema")):
+    """Whether a folder holds a pipeline of diffusers, also in the flat layout of early models."""
+    if (folder / PIPELINE_FILE).exists():
         return True
     return (folder / CONFIG_FILE).is_file() and "_class_name" in read_json(folder / CONFIG_FILE)
 

@@ -40,8 +40,7 @@ class Arguments(HeldOutFlags):
         "of the JSON output. elbo: normalised lower bound; path_integral: integral of the time "
         "score along noisy copies of the image; probability_flow: density of the probability "
         "flow ODE; time_integral: integral of the time score at the image; energy: one pass of "
-        "an energy network; discrete: bound of a diffusers model; all: every estimator that the "
-        "model supports",
+        "an energy network; all: every estimator that the model supports",
         (),
     )
     estimator_args: tuple[str, ...] = setting(

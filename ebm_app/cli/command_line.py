@@ -34,8 +34,8 @@ T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
 #: Names and aliases by setting, to check flags before slow imports. Tests compare the registries
 NAMES = {
-    "estimator": "elbo path_integral probability_flow time_integral energy discrete noised "
-    "pf_ode ratio paper",
+    "estimator": "elbo path_integral probability_flow time_integral energy noised pf_ode "
+    "ratio paper",
     "sampler": "dpm pf_ode annealed_hmc",
     "objective": "ctsm ctsm_v ctsm_m tsm dual",
     "path": "linear_vp vp schrodinger_bridge",

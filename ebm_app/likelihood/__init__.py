@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.estimator import Estimator, PointEstimator
 from ebm_app.likelihood.path_integral import PathIntegral
@@ -22,7 +21,6 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "probability_flow": ProbabilityFlowDensity,
     "time_integral": TimeIntegral,
     "energy": EnergyEstimate,
-    "discrete": DiscreteBound,
 }
 #: Old name of an estimator -> its new name, and the settings that it implies.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.config import EBMConfig, PathConfig
-from ebm_app.folders import CONFIG_FILE, PIPELINE_FILE, find_folder, first_line
+from ebm_app.folders import PIPELINE_FILE, find_folder, first_line
 from ebm_app.nets.density import PathDensity, expand_time
 from ebm_app.nets.protocols import Time
 from ebm_app.paths import LogSNRPath
@@ -25,8 +25,6 @@ from ebm_app.utils.tensors import expand_like
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")
 SCHEDULERS = ("DDPMScheduler", "DDIMScheduler", "EulerDiscreteScheduler")
 WEIGHTS = "diffusion_pytorch_model"
-#: Subfolders of networks; the first one that exists is read
-UNETS = ("unet_ema", "unet")
 #: Value with which ``EulerDiscreteScheduler`` replaces abar = 0 at zero terminal SNR
 NO_SIGNAL = 2.0**-24
 #: Prediction type -> function (x, network output, a, s) -> noise e in x = a x1 + s e
@@ -113,15 +111,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 class DiffusionDensity(PathDensity):
-    """Density of a ``PipelineModel``, with a Stein score and noise, but no time score."""
-
-    def __init__(self, model: PipelineModel) -> None:
-        super().__init__(model)
-        self.times = model.times
-
-    def noise(self, x: Tensor, step: int) -> Tensor:
-        """Return the predicted noise (B, *) in ``x`` (B, *) at noise level ``times[step]``."""
-        return self.model(x, expand_time(self.times[step], x))
+    """Density of a ``PipelineModel``, with a Stein score but no time score."""
 
     def score(self, x: Tensor, t: Time) -> Tensor:
         """Return grad_x log p_t(x) = -noise / sqrt(v_t): (B, *)."""
@@ -173,9 +163,8 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     record = read_json(_scheduler_file(folder))
     kind = record.get("_class_name")
     _check_kind(kind, SCHEDULERS)
-    # averaged weights of a checkpoint, weights of a pipeline, or the flat layout
-    places = (folder / name for name in UNETS)
-    unet = next((place for place in places if (place / CONFIG_FILE).is_file()), folder)
+    # the files of early models are all in one folder
+    unet = folder / "unet" if (folder / "unet").is_dir() else folder
     options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
     options["variant"] = _variant(unet)
     try:
@@ -205,13 +194,10 @@ def _variant(unet: Path) -> str | None:
 
 
 def _scheduler_file(folder: Path) -> Path:
-    """Return the configuration file of the scheduler. For a training checkpoint, it is in the
-    folder of the run."""
-    above = 2 if folder.name in UNETS else 1 if folder.name.startswith("checkpoint-") else 0
-    for base in [folder, *folder.absolute().parents[:above]]:
-        for name in ("scheduler/scheduler_config.json", "scheduler_config.json"):
-            if (base / name).is_file():
-                return base / name
+    """Return the configuration file of the scheduler."""
+    for name in ("scheduler/scheduler_config.json", "scheduler_config.json"):
+        if (folder / name).is_file():
+            return folder / name
     raise UserError(
         f"{folder} has no scheduler_config.json. Pass the pair (network, scheduler) to "
         "EBM.from_diffusers."

@@ -123,8 +123,8 @@ def warn_of_disagreements(bits: Mapping[str, float]) -> None:
     for (one, a), (other, b) in combinations(bits.items(), 2):
         if not abs(a - b) <= MAX_DISAGREEMENT:  # also true for NaN
             print(
-                f"warning: {one} gives {a:.3f} and {other} {b:.3f} bits per dim. Use a normalised "
-                "bound, elbo or discrete, or the lower of the two.",
+                f"warning: {one} gives {a:.3f} and {other} {b:.3f} bits per dim. Report elbo, "
+                "which is a bound for any network.",
                 file=sys.stderr,
             )
 

@@ -32,9 +32,9 @@ def run(folder, capsys, tmp_path):
 
 
 def test_disagreement_of_a_tenth_of_a_bit_is_reported(capsys):
-    warn_of_disagreements({"elbo": 1.0, "energy": 1.05, "discrete": 7.0})
+    warn_of_disagreements({"elbo": 1.0, "energy": 1.05, "time_integral": 7.0})
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and all("discrete" in line for line in lines)
+    assert len(lines) == 2 and all("time_integral" in line for line in lines)
 
 
 @pytest.mark.process
