@@ -11,7 +11,6 @@ from ebm_app.data.levels import quantise
 from ebm_app.folders import find_folder, is_pipeline
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import MAX_BATCH_ELEMENTS, Likelihood, batches, likelihood_of
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser
 from ebm_app.likelihood.noise import noise_for
 from ebm_app.model import DensityModel, Labels, class_labels
 from ebm_app.nets.density import TimeScoreDensity
@@ -72,11 +71,10 @@ class EBM(DensityModel):
             raise UserError("This model is a diffusers pipeline. Save the pipeline instead.")
         super().save_pretrained(folder)
 
-    def likelihood(  # noqa: PLR0913 - independent options of one computation
+    def likelihood(
         self,
         images: Tensor,
         estimator: str | Estimator | None = None,
-        dequantiser: str | Dequantiser | None = None,
         noise: Tensor | None = None,
         repeats: int = 1,
         seed: int = 0,
@@ -97,9 +95,8 @@ class EBM(DensityModel):
             images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].
             estimator: name in ``ESTIMATORS`` with settings ``estimator_args``, or an estimator.
                 Default: ``default_estimator``.
-            dequantiser: name in ``DEQUANTISERS``, or a dequantiser. Default: that of the model.
-            noise: (K, B, C, H, W) uniform numbers in [0, 1) for K draws of the dequantiser, which
-                are averaged. Default: ``repeats`` random draws.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1) for K dequantisation draws, which are
+                averaged. Default: ``repeats`` random draws.
             seed: seed of the random draws and of the estimator.
             labels: class labels (B,), for log P(image | label) of a class-conditional model.
             batch_size: images per batch. Default: as many as fit in 2^17 elements. It only changes
@@ -111,8 +108,6 @@ class EBM(DensityModel):
         """
         levels = self.levels_of(images)
         noise = noise_for(levels, self.dtype, seed, repeats, noise)
-        dequantiser = self.dequantiser if dequantiser is None else dequantiser
-        dequantiser = make(DEQUANTISERS, Dequantiser, "dequantiser", dequantiser, {})
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
         labels = self._labels(labels, len(levels), seed)
@@ -121,7 +116,7 @@ class EBM(DensityModel):
             density = self.density_for(len(levels[rows]), labels and labels[rows])
             batch, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
             estimates.append(
-                estimator.log_prob_of_levels(density, batch, self.cells, dequantiser, u)
+                estimator.log_prob_of_levels(density, batch, self.cells, self.dequantiser, u)
             )
         return likelihood_of(estimates, num_dims)
 

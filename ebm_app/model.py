@@ -14,15 +14,9 @@ from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.likelihood.noise import noise_for
 from ebm_app.nets.composite import NET_INPUTS, Decoded, EarlyNet, SplitNet
 from ebm_app.nets.density import PathDensity, TimeScoreDensity, density_of
-from ebm_app.nets.energy_net import (
-    DecodedEnergyDensity,
-    DecodedEnergyModel,
-    EnergyDensity,
-    EnergyModel,
-    LevelEnergyModel,
-)
+from ebm_app.nets.energy_net import EnergyDensity, EnergyModel
 from ebm_app.nets.level_mixture import NUM_FREQUENT
-from ebm_app.nets.parametrisation import ENERGY, LEVEL_ENERGY
+from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
 from ebm_app.nets.time_score import TIME_INPUTS, TimeScoreModel
 from ebm_app.nets.unet import NETS
@@ -190,21 +184,17 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
         switch = switch_time(config, path)
         net = SplitNet(early, net, switch)
     inputs = {name: getattr(config, name) for name in INPUTS}
-    if config.prediction in ("levels", LEVEL_ENERGY) and config.space != EBMConfig.space:
+    if config.prediction in ("levels", ENERGY) and config.space != EBMConfig.space:
         raise UserError(
             f"The prediction {config.prediction} needs the ambient space, got {config.space}. Use "
-            "moments or energy."
+            "moments."
         )
-    calibrated = config.num_nodes, config.calibration
     if config.prediction == ENERGY:
-        return EnergyDensity(EnergyModel(net, path, config.eps, **inputs), *calibrated)
-    if config.prediction == LEVEL_ENERGY:
+        decoder = replace(config, prediction=config.decoder, decoder=None, calibration=None)
         inputs |= {"channels": channels, "num_levels": config.num_levels}
-        if not config.decoder:
-            return EnergyDensity(LevelEnergyModel(net, path, config.eps, **inputs), *calibrated)
-        decoder = build_density(replace(config, prediction=config.decoder, decoder=None), space)
-        model = DecodedEnergyModel(net, path, config.eps, **inputs, decoder=decoder.model)
-        return DecodedEnergyDensity(model, *calibrated)
+        inputs |= {"decoder": build_density(decoder, space).model}
+        model = EnergyModel(net, path, config.eps, **inputs)
+        return EnergyDensity(model, config.num_nodes, config.calibration)
     stein_channels = channels if config.stein_head else 0
     outputs = (config.prediction, stein_channels, config.num_levels, switch)
     return density_of(TimeScoreModel(net, path, config.eps, *outputs, **inputs), config.num_nodes)
@@ -213,7 +203,7 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
 def num_channels(config: EBMConfig) -> tuple[int, int]:
     """Return the number of input and output channels of the network."""
     inputs, outputs = 1 + 2 * len(config.input_frequencies), 2 if config.stein_head else 1
-    if config.prediction == LEVEL_ENERGY:
+    if config.prediction == ENERGY:
         features = 1 + min(NUM_FREQUENT, config.num_levels)
         inputs, outputs = inputs + features, 1 + features
     channels = config.image_shape[0]

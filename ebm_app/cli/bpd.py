@@ -46,9 +46,6 @@ class Arguments(HeldOutFlags):
     estimator_args: tuple[str, ...] = setting(
         "settings KEY=VALUE, applied to every estimator that has them", ()
     )
-    dequantisation: str | None = setting(
-        "uniform, truncated_normal, decoder or learned_decoder; if not given, the model's", None
-    )
     labels: bool = setting("evaluate p(x | label) with the labels of the images", False)
     formats: bool = setting("also print the bits of PNG, WebP and JPEG XL (if installed)", False)
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
@@ -77,21 +74,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     args = parse(Arguments, __doc__, argv)
     for run in args.estimator:
         check_name("estimator", run.partition(" ")[0], ALL)
-    if args.dequantisation:
-        check_name("dequantisation", args.dequantisation)
     # slow to import, and not needed for --help
     import torch
 
     from ebm_app.evaluation.held_out import labels_for
     from ebm_app.evaluation.scoring import bits_by_estimator, codec_bits, disagreements
-    from ebm_app.likelihood.dequantisation import DEQUANTISERS
     from ebm_app.likelihood.noise import dequantisation_noise
     from ebm_app.utils.processes import on_main, shut_down
 
     accelerator, ebm = open_model(args)
     estimators = make_estimators(args, ebm)
-    dequantiser_name = args.dequantisation or ebm.config.dequantisation
-    dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
     data, levels, trained_on = held_out(args, ebm)
     labels = labels_for(ebm.config, data, args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
@@ -107,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
-        shared = accelerator, ebm, levels, noise, estimator, dequantiser, args.batch_size
+        shared = accelerator, ebm, levels, noise, estimator, args.batch_size
         bits[name], results[name] = bits_by_estimator(*shared, wrap=bar, labels=labels)
         if is_main:  # later estimators may take hours or fail
             with suppress(OSError):  # reported by ``save`` below
@@ -117,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         **results[first],
         "trained_on": None if trained_on is None else len(trained_on),
         "estimator": first,
-        "dequantisation": dequantiser_name,
+        "dequantisation": ebm.config.dequantisation,
         "split": args.split,
         "model": args.model,
         "estimators": results,

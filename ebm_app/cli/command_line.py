@@ -37,10 +37,10 @@ NAMES = {
     "estimator": "elbo path_integral probability_flow time_integral energy noised pf_ode "
     "ratio paper",
     "sampler": "dpm pf_ode annealed_hmc",
-    "objective": "ctsm ctsm_v ctsm_m tsm dual",
+    "objective": "ctsm ctsm_v ctsm_m tsm",
     "path": "linear_vp vp schrodinger_bridge",
     "space": "ambient display gaussian copula spline",
-    "dequantisation": "uniform truncated_normal decoder learned_decoder",
+    "dequantisation": "uniform truncated_normal",
     "augmentation": "none flip affine",
     "optimizer": "adam muon",
 }

@@ -21,7 +21,6 @@ from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
 from ebm_app.likelihood import ESTIMATORS, Estimator
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
-from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.processes import Wrap, sharded
 from ebm_app.utils.tensors import standard_error
@@ -82,7 +81,6 @@ def bits_by_estimator(
     levels: Tensor,
     noise: Tensor,
     estimator: Estimator,
-    dequantiser: Dequantiser,
     batch_size: int | None,
     **options: Any,
 ) -> tuple[Tensor, dict[str, Any]]:
@@ -97,9 +95,9 @@ def bits_by_estimator(
         options: further arguments of ``bits_of_images``.
     """
     begin, density = time.perf_counter(), ebm.density
-    options |= {"estimator": estimator, "dequantiser": dequantiser}
+    options["estimator"] = estimator
     bits, error, nfe = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
-    end = dequantiser.time(ebm.cells, density.path, density.end)
+    end = ebm.dequantiser.time(ebm.cells, density.path, density.end)
     image_error = error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
     is_known = isfinite(image_error)  # NaN for a single probe or draw
     num_independent = len(levels) if estimator.error_is_drawn else 1

@@ -12,7 +12,6 @@ values are in nats.
 
 import math
 from abc import ABC, abstractmethod
-from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 import torch
@@ -183,18 +182,6 @@ def log_evidence(levels: Tensor, e: Tensor, ratio: float, num_levels: int) -> Te
     return total
 
 
-@lru_cache(maxsize=64)
-def decoder_log_prob(ratio: float, num_levels: int) -> Tensor:
-    r"""Return E[log P(k | k + ratio e)] in nats over e ~ N(0, 1), for each level k: (L,) float64,
-    by the trapezoidal rule on [-9, 9]. P(k | z) is proportional to exp(-(z - k)^2 / (2 ratio^2)).
-    """
-    e = torch.linspace(-9, 9, 721, dtype=torch.float64)
-    weights = torch.softmax(-e.square() / 2, 0)
-    levels = torch.arange(num_levels)[:, None].expand(-1, len(e))
-    evidence = log_evidence(levels, e.expand_as(levels), ratio, num_levels)
-    return (weights * (-e.square() / 2 - evidence)).sum(1)
-
-
 @configuration
 class Decoder(CentreDequantiser):
     r"""Normal noise with a decoder: y = alpha_t c_k + sqrt(v_t) e, where c_k is the centre of the
@@ -226,11 +213,6 @@ class Decoder(CentreDequantiser):
         scale, time = self.scale_of(cells.space, path), torch.tensor(t, dtype=torch.float64)
         return (path.variance(time).sqrt() / path.alpha(time)).item() * cells.num_levels / scale
 
-    def log_prob(self, levels: Tensor, cells: Cells, path: GaussianPath, t: float) -> Tensor:
-        """Return the mean of log P(k | y) over y at time t, in nats: (B, *) float64."""
-        table = decoder_log_prob(self.ratio(cells, path, t), cells.num_levels)
-        return table.to(levels.device)[levels.long()]
-
 
 @configuration
 class LearnedDecoder(CentreDequantiser):
@@ -259,11 +241,13 @@ class LearnedDecoder(CentreDequantiser):
         return path.time_of_ratio(DECODER_NOISE * width)
 
 
-#: Name of ``LearnedDecoder``
-LEARNED = "learned_decoder"
+#: Name of ``LearnedDecoder``, the dequantisation of energy networks
+LEARNED_DECODER = "learned_decoder"
 DEQUANTISERS: dict[str, type[Dequantiser]] = {
     "uniform": UniformDequantisation,
     "truncated_normal": TruncatedNormal,
-    "decoder": Decoder,
-    LEARNED: LearnedDecoder,
+    "decoder": Decoder,  # of diffusers pipelines
+    LEARNED_DECODER: LearnedDecoder,
 }
+#: Values of ``--dequantisation`` of a time score model
+TRAINABLE = ("uniform", "truncated_normal")

@@ -30,7 +30,7 @@ HINT = (
 )
 
 
-def generate(  # noqa: PLR0913 - the inputs of an endpoint
+def generate(
     model: str,
     sampler: str,
     num_images: int,

@@ -12,7 +12,6 @@ from ebm_app.cli import ais, bpd, samplers
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
-from ebm_app.likelihood.dequantisation import TruncatedNormal
 from ebm_app.utils.output import warn_of_disagreements
 
 ESTIMATORS = {"elbo", "path_integral", "probability_flow", "time_integral"}
@@ -81,17 +80,14 @@ def test_a_failure_keeps_the_estimators_before_it(run, tmp_path, monkeypatch):
 def test_bits_are_those_of_the_model(run, folder):
     """Old names of estimators select the same ones."""
     flags = "--estimator_args num_steps=2 max_refinements=0 --seed 3".split()
-    flags += "--dequantisation truncated_normal --limit 3 --repeats 2 --formats".split()
+    flags += "--limit 3 --repeats 2 --formats".split()
     figures, printed = run(*flags, "--estimator", "pf_ode")
     assert f"PNG: {figures['formats']['PNG']:.3f} bits per dim" in printed
     options = {"num_steps": 2, "max_refinements": 0, "repeats": 2, "seed": 3}
     ebm, levels = EBM.from_pretrained(folder / "grey"), load_images("digits").test[:3]
-    same, other = (
-        ebm.likelihood(levels, "probability_flow", each, **options).bits_per_dim.mean().item()
-        for each in (TruncatedNormal(), "uniform")
-    )
-    assert figures["bits_per_dim"] == pytest.approx(same, rel=1e-6) != other
-    assert figures["dequantisation"] == "truncated_normal"
+    expected = ebm.likelihood(levels, "probability_flow", **options).bits_per_dim.mean().item()
+    assert figures["bits_per_dim"] == pytest.approx(expected, rel=1e-6)
+    assert figures["dequantisation"] == ebm.config.dequantisation
 
 
 def test_margin_beyond_training_is_reported(run):

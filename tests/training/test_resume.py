@@ -6,12 +6,14 @@ stopped after 3 of its 6 steps.
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
 from conftest import (
+    GREY,
     ROOT,
     SMALL,
     call,
@@ -117,15 +119,16 @@ def test_best_model_loads_after_a_changed_setting(run, monkeypatch):
 
 
 SCRIPTS = {
-    "train/energy.py": ["{grey}", "--num_preview_images", "0"],
+    "train/energy.py": ["{teacher}", "--num_preview_images", "0"],
     "train/flow.py": ["--dataset", "folder:{images}", "--flow", "spline"],
 }
 
 
 @pytest.mark.parametrize("path", SCRIPTS)
-def test_other_scripts_resume_exactly(path, folder, image_folder, script, tmp_path):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    words = [word.format(grey=folder / "grey", images=image_folder) for word in SCRIPTS[path]]
+def test_other_scripts_resume_exactly(path, image_folder, script, tmp_path):
+    whole, part, teacher = (tmp_path / name for name in ("whole", "part", "teacher"))
+    EBM(replace(GREY, dequantisation="truncated_normal")).save_pretrained(teacher)
+    words = [word.format(teacher=teacher, images=image_folder) for word in SCRIPTS[path]]
     words += "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4".split()
     words += "--train_batch_size 4 --validation_images 4 --logging_steps 1 --device cpu".split()
     assert call(script(path), *words, "--output_dir", whole) == 0
