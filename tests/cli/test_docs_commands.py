@@ -38,7 +38,6 @@ SHORT = {
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 20",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/speed.py": "--batch_size 4 --rounds 1",
-    "evaluate/autoregressive.py": "--max_train_minutes 0.02 --limit 2",
     "ebm_app/cli/anomaly.py": "--resize --grayscale --round_levels",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
