@@ -1,8 +1,8 @@
 """Compute bits per dim of a model on held-out images, with one or more estimators of log p.
 
-ebm evaluate digits --estimator all
-ebm evaluate digits --estimator probability_flow --estimator_args num_steps=40
-ebm evaluate digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split validation
+ebm bpd digits --estimator all
+ebm bpd digits --estimator probability_flow --estimator_args num_steps=40
+ebm bpd digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split validation
 
 The first table has the mean over images, its standard error (stderr), and the numerical error of
 the mean (numerical_error) and of a single image (image_error). The numerical error is due to the
