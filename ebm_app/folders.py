@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 #: Kinds of model; the first is the default of config.json
 ENERGY_MODEL, FLOW = "energy model", "flow"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-#: Hashes of the training images
-HASHES_FILE = "training_images.safetensors"
 #: Subfolder of a model folder with its amortised likelihood
 AMORTISED_FOLDER = "amortised"
 #: Index of a diffusers pipeline
 PIPELINE_FILE = "model_index.json"
 #: Patterns of the files to download
-DOWNLOADED = ["*.json", WEIGHTS_FILE, HASHES_FILE, f"{AMORTISED_FOLDER}/{WEIGHTS_FILE}"]
+DOWNLOADED = ["*.json", WEIGHTS_FILE, f"{AMORTISED_FOLDER}/{WEIGHTS_FILE}"]
 DOWNLOADED += ["unet/*.safetensors", "diffusion_pytorch_model*.safetensors"]
 #: Key of the configuration's digest in the metadata of a weights file
 DIGEST = "config_sha256"

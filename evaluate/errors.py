@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Evaluate every image with several seeds; return the table."""
     args = parse(Arguments, __doc__, argv)
     _, ebm = open_model(args)
-    _, levels, _ = held_out(args, ebm)
+    _, levels = held_out(args, ebm)
     output, table, first = Output(args.output_dir / "errors.json", args), [], None
     for name in bpd.make_estimators(args, ebm):
         results = []

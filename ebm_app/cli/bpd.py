@@ -93,12 +93,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     estimators = make_estimators(args, ebm)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation
     dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
-    data, levels, trained_on = held_out(args, ebm)
+    data, levels = held_out(args, ebm)
     labels = labels_for(ebm.config, data, args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", args)
-    output.data |= {"trained_on": trained_on, "images": data.summary()}
+    output.data["images"] = data.summary()
     if is_main:
         print(data.describe(), file=sys.stderr)
     formats = {}
@@ -116,7 +116,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     first = next(iter(results))
     figures = {
         **results[first],
-        "trained_on": None if trained_on is None else len(trained_on),
         "estimator": first,
         "dequantisation": dequantiser_name,
         "split": args.split,

@@ -38,10 +38,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Classify held-out images; return the accuracy, calibration error and cost."""
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    data, levels, trained_on = held_out(args, ebm)
+    data, levels = held_out(args, ebm)
     labels = labels_for(ebm.config, data, args.split)[: args.limit]
     output = Output(args.output_dir / "classify.json", args)
-    output.data["trained_on"] = trained_on
     begin = time.perf_counter()
     batches = tqdm(levels.split(args.batch_size), desc="classify")
     posteriors = [ebm.classify(batch, seed=args.seed) for batch in batches]
@@ -55,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "nfe": torch.cat([each.nfe for each in posteriors]).double().mean().item(),
         "seconds_per_image": seconds / len(levels),
         "num_images": len(levels),
-        "trained_on": None if trained_on is None else len(trained_on),
         "split": args.split,
     }
     output.save(figures)

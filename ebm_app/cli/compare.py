@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         accelerator, ebm = open_model(replace(args, model=name))
         # evaluate the second model on the data set of the first
         args = replace(args, dataset=args.dataset or ebm.config.dataset)
-        _, levels, _ = held_out(args, ebm)
+        _, levels = held_out(args, ebm)
         noise = dequantisation_noise(args.repeats, levels, args.seed)
         estimator = make_estimator(ebm.default_estimator, {}, args.seed)
         shared = accelerator, ebm, levels, noise, estimator, ebm.dequantiser, args.batch_size

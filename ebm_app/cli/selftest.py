@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run all checks; return their values and whether they passed."""
     args = parse(Arguments, __doc__, argv)
     _, ebm = open_model(args)
-    _, levels, _ = held_out(args, ebm)
+    _, levels = held_out(args, ebm)
     output = Output(args.output_dir / SELF_TEST_FILE, args)
     from ebm_app.evaluation.plots import balance_figure  # matplotlib takes a second to import
 

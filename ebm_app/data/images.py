@@ -158,12 +158,6 @@ class ImageData:
         """Return the images (N, C, H, W) of the split "train", "validation" or "test"."""
         return getattr(self, choose("split", name, SPLITS))
 
-    def split_names(self, name: str) -> list[str]:
-        """Return the names of the images of a split: file names, or split and index."""
-        if self.names is None:
-            return [f"{name} {index}" for index in range(len(self.split(name)))]
-        return self.names[SPLITS.index(choose("split", name, SPLITS))]
-
     def split_labels(self, name: str) -> Tensor:
         """Return the class labels (N,) of a split."""
         index = SPLITS.index(choose("split", name, SPLITS))

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ebm_app.folders import CONFIG_FILE, HASHES_FILE, WEIGHTS_FILE
+from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.training.plan import CONSTANT, FREE_ON_RESUME, changes_of
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE, files
 from ebm_app.utils.errors import UserError, shorten
@@ -41,7 +41,7 @@ SPLIT = {"train_batch_size", "gradient_accumulation_steps"}
 #: Version of the folder ``state``
 FORMAT_VERSION = 2
 #: Files at the top of an output folder
-RECORDS = (CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, METRICS_FILE, RUN_FILE, "loss.png")
+RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 LATEST = "latest"
 
 

@@ -116,7 +116,6 @@ class EnergyTask(PathTask):
         copy_weights(teacher, ebm.model.net)
         if isinstance(ebm.model, DecodedEnergyModel):
             ebm.model.decoder.net.load_state_dict(unlabelled_weights(teacher))
-        ebm.add_training_hashes(teacher.training_hashes)
         for weight in ebm.model.net.last_layer.parameters():
             nn.init.zeros_(weight)
         objective = Distillation(teacher.to(accelerator.device).model)
