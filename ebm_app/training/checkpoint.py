@@ -254,7 +254,7 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
     changes, free = [], FREE_ON_RESUME | SPLIT
     runs = [run.settings["training"] for run in (saved, now)]
     if runs[1]["lr_scheduler"] == CONSTANT and all(
-        saved.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
+        saved.step <= run["max_train_steps"] - run["lr_decay_steps"] for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
     for kind, current in now.settings.items():
@@ -270,5 +270,5 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
             f"{folder} was trained with other settings: {'; '.join(changes)}. Resume with the "
             "settings in its run.json."
         )
-    if saved.settings.get("data", now.settings["data"]) != now.settings["data"]:
+    if saved.settings["data"] != now.settings["data"]:
         raise UserError(f"{folder} was trained on other images. Resume with the same images.")
