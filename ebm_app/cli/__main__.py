@@ -14,8 +14,6 @@ COMMANDS |= {"score": "score", "evaluate": "bpd", "compare": "compare", "ais": "
 COMMANDS |= {"anomaly": "anomaly", "selftest": "selftest", "classify": "classify"}
 COMMANDS |= {"samplers": "samplers", "ratio": "ratio", "mi": "mi", "toy": "toy", "ui": "app"}
 COMMANDS |= {"space": "space"}
-#: Other names of commands
-ALIASES = {"bpd": "evaluate", "app": "ui", "train_flow": "flow", "train_energy": "distill"}
 
 
 def main() -> int:
@@ -24,14 +22,13 @@ def main() -> int:
     if name == "--version":
         print(f"ebm_app {version('ebm_app')}")
         return 0
-    command = ALIASES.get(name, name)
-    if command not in COMMANDS:
+    if name not in COMMANDS:
         lines = [f"  {command:9} {summary(COMMANDS[command])}" for command in COMMANDS]
         print("usage: ebm COMMAND ...", *lines, sep="\n")
         print("Help: ebm COMMAND --help. Version: ebm --version.")
         return 0 if name in ("-h", "--help") else 2
     sys.argv = [f"ebm {name}", *words]
-    return run_script(import_module(f"ebm_app.cli.{COMMANDS[command]}").main)
+    return run_script(import_module(f"ebm_app.cli.{COMMANDS[name]}").main)
 
 
 def summary(module: str) -> str:

@@ -57,14 +57,14 @@ class Arguments(HeldOutFlags):
 
 def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
     """Return the selected estimators, keyed by their text "NAME key=value ..."."""
-    from ebm_app.likelihood import ALIASES, ESTIMATORS, make_estimator, resolve_estimator
+    from ebm_app.likelihood import ESTIMATORS, make_estimator
 
     runs = {run: run.split() or [""] for run in args.estimator or [ebm.default_estimator]}
     for name, *_ in runs.values():
-        choose("estimator", name, [*ESTIMATORS, *ALIASES, ALL])
+        choose("estimator", name, [*ESTIMATORS, ALL])
     if ALL in runs:
         runs = {name: [name] for name, kind in ESTIMATORS.items() if kind.supports(ebm.density)}
-    kinds = {run: ESTIMATORS[resolve_estimator(name)[0]] for run, (name, *_) in runs.items()}
+    kinds = {run: ESTIMATORS[name] for run, (name, *_) in runs.items()}
     settings = settings_of_each(kinds, args.estimator_args)
     estimators = {}
     for run, (name, *pairs) in runs.items():

@@ -32,10 +32,9 @@ from ebm_app.utils.registry import choose, import_extension
 
 T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
-#: Names and aliases by setting, to check flags before slow imports. Tests compare the registries
+#: Names by setting, to check flags before slow imports. Tests compare the registries
 NAMES = {
-    "estimator": "elbo path_integral probability_flow time_integral energy discrete amortised "
-    "noised pf_ode ratio paper",
+    "estimator": "elbo path_integral probability_flow time_integral energy discrete amortised",
     "sampler": "dpm pf_ode annealed_hmc",
     "objective": "ctsm ctsm_v ctsm_m tsm dual",
     "path": "linear_vp vp schrodinger_bridge",
