@@ -51,7 +51,6 @@ class Arguments(HeldOutFlags):
         "uniform, truncated_normal, decoder or learned_decoder; if not given, the model's", None
     )
     labels: bool = setting("evaluate p(x | label) with the labels of the images", False)
-    formats: bool = setting("also print the bits of PNG, WebP and JPEG XL (if installed)", False)
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 
 
@@ -81,13 +80,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if args.dequantisation:
         check_name("dequantisation", args.dequantisation)
     # slow to import, and not needed for --help
-    import torch
-
     from ebm_app.evaluation.held_out import labels_for
-    from ebm_app.evaluation.scoring import bits_by_estimator, codec_bits, disagreements
+    from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
     from ebm_app.likelihood.dequantisation import DEQUANTISERS
     from ebm_app.likelihood.noise import dequantisation_noise
-    from ebm_app.utils.processes import on_main, shut_down
+    from ebm_app.utils.processes import shut_down
 
     accelerator, ebm = open_model(args)
     estimators = make_estimators(args, ebm)
@@ -101,10 +98,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     output.data["images"] = data.summary()
     if is_main:
         print(data.describe(), file=sys.stderr)
-    formats = {}
-    if args.formats:  # first, because the estimators may take hours
-        decoded = levels[torch.arange(len(levels))]
-        formats = on_main(accelerator, lambda: codec_bits(decoded)) or {}
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
@@ -122,7 +115,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         "model": args.model,
         "estimators": results,
         "disagreements": disagreements(bits),
-        "formats": formats,
     }
     if is_main:
         output.save(figures)
@@ -130,7 +122,5 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         if len(results) > 1:
             print(to_markdown(figures["disagreements"]))
         warn_of_disagreements({name: row["bits_per_dim"] for name, row in results.items()})
-        for name, value in formats.items():
-            print(f"{name}: {value:.3f} bits per dim, with all images in one file")
     shut_down(accelerator)
     return figures if is_main else None
