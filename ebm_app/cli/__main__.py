@@ -13,7 +13,6 @@ COMMANDS = {"train": "train", "flow": "train_flow", "distill": "distill", "sampl
 COMMANDS |= {"score": "score", "evaluate": "bpd", "compare": "compare", "ais": "ais"}
 COMMANDS |= {"anomaly": "anomaly", "selftest": "selftest", "classify": "classify"}
 COMMANDS |= {"samplers": "samplers", "ratio": "ratio", "mi": "mi", "toy": "toy", "ui": "app"}
-COMMANDS |= {"space": "space"}
 
 
 def main() -> int:
