@@ -26,7 +26,6 @@ from ebm_app.utils.fields import (
     Share,
     advanced,
     configuration,
-    renamed,
     setting,
 )
 
@@ -49,8 +48,6 @@ ClassNames = Annotated[tuple[str, ...], Len(0, 100_000)]
 LogSNR = Annotated[Float, Ge(-20), Le(20)]
 Resolution = Annotated[Int, Ge(0), Lt(MAX_RESOLUTIONS)]
 Resolutions = Annotated[tuple[Resolution, ...], Len(0, MAX_RESOLUTIONS)]
-
-WeightingName = renamed(time_score="inverse_variance")
 
 
 @configuration
@@ -237,7 +234,7 @@ class TrainingConfig(LoopConfig):
         "(of the paper)",
         "ctsm_m",
     )
-    weighting: WeightingName = advanced(
+    weighting: str = advanced(
         "lambda(t): inverse_variance, stein_score or uniform", "inverse_variance"
     )
     time_sampler: str = advanced(

@@ -153,10 +153,9 @@ def test_wrong_files_and_options_are_reported(ebm, tmp_path):
 
 
 def test_push_to_hub_uploads_model_and_card(ebm, tmp_path, monkeypatch):
-    def upload_folder(repo_id, folder_path, allow_patterns, delete_patterns):
+    def upload_folder(repo_id, folder_path):
         for path in Path(folder_path).iterdir():
-            if path.name in allow_patterns:
-                shutil.copy(path, tmp_path)
+            shutil.copy(path, tmp_path)
         return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
 
     hub = SimpleNamespace(create_repo=Mock(), upload_folder=upload_folder)

@@ -21,7 +21,6 @@ from ebm_app.anomaly.scores import (
     cross_fitted_scores,
     log_rank,
 )
-from ebm_app.data.lazy import image_hashes
 from ebm_app.ebm import EBM
 from ebm_app.folders import find_folder
 from ebm_app.pretrained import fingerprint
@@ -69,8 +68,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         false_alarm_rate: share of ordinary images that ``predict`` flags.
 
     Attributes:
-        left_out_: indices of the images that ``fit`` did not use, because they are duplicates or
-            the model was trained on them.
+        left_out_: indices of the images that ``fit`` did not use, because they are duplicates.
         offset_: threshold of ``score_samples`` at ``false_alarm_rate``.
 
     Raises (at first use):
@@ -129,24 +127,20 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         return self._state()["kept"]
 
     def fit(self, images: Any, y: None = None) -> Self:
-        """Fit the detector to ordinary images in random order, except duplicates and images that
-        the model was trained on. ``y`` is ignored.
+        """Fit the detector to ordinary images in random order, except duplicates. The model must
+        not have been trained on them. ``y`` is ignored.
 
         Raises:
             UserError: if fewer than 80 images are left, or they do not match the model.
         """
         levels = to_model_levels(self.ebm, images)
         is_first = torch.zeros(len(levels), dtype=torch.bool)
-        is_first[np.unique(image_hashes(levels), return_index=True)[1]] = True
-        mask = self.ebm.was_trained_on(levels)
-        is_kept = is_first if mask is None else is_first & ~mask
-        images, self.left_out_ = levels[is_kept], (~is_kept).nonzero().flatten().tolist()
+        is_first[np.unique(levels.cpu().flatten(1), axis=0, return_index=True)[1]] = True
+        images, self.left_out_ = levels[is_first], (~is_first).nonzero().flatten().tolist()
         if len(images) < MIN_IMAGES:
-            condition = "" if mask is None else " that the model was not trained on"
             raise UserError(
-                f"Expected at least {MIN_IMAGES} distinct images{condition} to fit a detector, "
-                f"got {len(images)} among {len(levels)} images, {int(is_first.sum())} of them "
-                "distinct. Add images."
+                f"Expected at least {MIN_IMAGES} distinct images to fit a detector, got "
+                f"{len(images)} among {len(levels)} images. Add images."
             )
         features = extract_features(self.ebm, images)
         smooth = features.smoothed_residuals()
@@ -236,9 +230,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         level = excess.flatten(2).amax(2).argmax(1)
         maps = excess[torch.arange(len(level)), level]
         p_value = conformal_p_values(score, calibration)
-        mask = self.ebm.was_trained_on(levels)
-        trained_on = None if mask is None else mask.numpy()
-        return Findings(score.numpy(), p_value, p_values, maps.numpy(), trained_on)
+        return Findings(score.numpy(), p_value, p_values, maps.numpy())
 
     def save(self, folder: str | os.PathLike, **about: Any) -> None:
         """Save the fitted detector to a model folder, as anomaly.safetensors and anomaly.json.

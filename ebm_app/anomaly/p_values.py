@@ -24,15 +24,12 @@ class Findings(NamedTuple):
         p_value: conformal p-values (B,).
         p_values: conformal p-values (B,) of each single score, by its name in ``SCORES``.
         maps: anomaly maps (B, H, W), see ``AnomalyDetector.explain``.
-        trained_on: whether the model was trained on the image (B,); None if its training images
-            were not recorded. P-values of training images are too large.
     """
 
     score: np.ndarray
     p_value: np.ndarray
     p_values: dict[str, np.ndarray]
     maps: np.ndarray
-    trained_on: np.ndarray | None
 
 
 def conformal_p_values(scores: Tensor, calibration: Tensor) -> np.ndarray:

@@ -23,7 +23,6 @@ COMMANDS = {
     "mi": "mi",
     "toy": "toy",
     "ui": "app",
-    "space": "space",
 }
 
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate log Z by the selected methods; return the metrics of each."""
     args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
-    _, levels, _ = held_out(args, ebm)
+    _, levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", args)
     density = require(ebm.density, LogDensity, "ais")

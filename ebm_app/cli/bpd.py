@@ -47,20 +47,19 @@ class Arguments(HeldOutFlags):
         "settings KEY=VALUE, applied to every estimator that has them", ()
     )
     labels: bool = setting("evaluate p(x | label) with the labels of the images", False)
-    formats: bool = setting("also print the bits of PNG, WebP and JPEG XL (if installed)", False)
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 
 
 def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
     """Return the selected estimators, keyed by their text "NAME key=value ..."."""
-    from ebm_app.likelihood import ALIASES, ESTIMATORS, make_estimator, resolve_estimator
+    from ebm_app.likelihood import ESTIMATORS, make_estimator
 
     runs = {run: run.split() or [""] for run in args.estimator or [ebm.default_estimator]}
     for name, *_ in runs.values():
-        choose("estimator", name, [*ESTIMATORS, *ALIASES, ALL])
+        choose("estimator", name, [*ESTIMATORS, ALL])
     if ALL in runs:
         runs = {name: [name] for name, kind in ESTIMATORS.items() if kind.supports(ebm.density)}
-    kinds = {run: ESTIMATORS[resolve_estimator(name)[0]] for run, (name, *_) in runs.items()}
+    kinds = {run: ESTIMATORS[name] for run, (name, *_) in runs.items()}
     settings = settings_of_each(kinds, args.estimator_args)
     estimators = {}
     for run, (name, *pairs) in runs.items():
@@ -75,27 +74,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     for run in args.estimator:
         check_name("estimator", run.partition(" ")[0], ALL)
     # slow to import, and not needed for --help
-    import torch
-
     from ebm_app.evaluation.held_out import labels_for
-    from ebm_app.evaluation.scoring import bits_by_estimator, codec_bits, disagreements
+    from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
     from ebm_app.likelihood.noise import dequantisation_noise
-    from ebm_app.utils.processes import on_main, shut_down
+    from ebm_app.utils.processes import shut_down
 
     accelerator, ebm = open_model(args)
     estimators = make_estimators(args, ebm)
-    data, levels, trained_on = held_out(args, ebm)
+    data, levels = held_out(args, ebm)
     labels = labels_for(ebm.config, data, args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", args)
-    output.data |= {"trained_on": trained_on, "images": data.summary()}
+    output.data["images"] = data.summary()
     if is_main:
         print(data.describe(), file=sys.stderr)
-    formats = {}
-    if args.formats:  # first, because the estimators may take hours
-        decoded = levels[torch.arange(len(levels))]
-        formats = on_main(accelerator, lambda: codec_bits(decoded)) or {}
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
@@ -107,14 +100,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     first = next(iter(results))
     figures = {
         **results[first],
-        "trained_on": None if trained_on is None else len(trained_on),
         "estimator": first,
         "dequantisation": ebm.config.dequantisation,
         "split": args.split,
         "model": args.model,
         "estimators": results,
         "disagreements": disagreements(bits),
-        "formats": formats,
     }
     if is_main:
         output.save(figures)
@@ -122,7 +113,5 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         if len(results) > 1:
             print(to_markdown(figures["disagreements"]))
         warn_of_disagreements({name: row["bits_per_dim"] for name, row in results.items()})
-        for name, value in formats.items():
-            print(f"{name}: {value:.3f} bits per dim, with all images in one file")
     shut_down(accelerator)
     return figures if is_main else None

@@ -123,7 +123,6 @@ class EnergyTask(PathTask):
         ebm.space.load_state_dict(teacher.space.state_dict())
         copy_weights(teacher, ebm.model.net)
         ebm.model.decoder.net.load_state_dict(unlabelled_weights(teacher))
-        ebm.add_training_hashes(teacher.training_hashes)
         for weight in ebm.model.net.last_layer.parameters():
             nn.init.zeros_(weight)
         rows = torch.arange(min(len(data.train), BASE_IMAGES))

@@ -20,7 +20,6 @@ from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import image_format
 from ebm_app.flow import Flow
-from ebm_app.folders import upgrade
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, TRAINABLE, Cells
 from ebm_app.model import build_path
 from ebm_app.nets.composite import NET_INPUTS
@@ -136,7 +135,7 @@ def resolve_loop(
     resume, overridden by flags."""
     recorded = resumed.get("training", {})
     if recorded:
-        recorded, flags = upgrade(recorded), flags_on_resume(recorded, flags)
+        flags = flags_on_resume(recorded, flags)
     config = from_dict(LoopConfig, override(recipe | recorded, flags), "settings")
     check_loop(config, data)
     return config
@@ -195,8 +194,8 @@ def flatten(file: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run record as fields of ``Settings`` by name."""
     if not all(isinstance(file.get(key), dict) for key in ("ebm", "training")):
         raise UserError("--config is not the run.json of a training run. Pass that file.")
-    config = from_dict(EBMConfig, upgrade(file["ebm"]), "ebm of the record")
-    training = from_dict(TrainingConfig, upgrade(file["training"]), "training of the record")
+    config = from_dict(EBMConfig, file["ebm"], "ebm of the record")
+    training = from_dict(TrainingConfig, file["training"], "training of the record")
     ebm = to_dict(config)
     model = {field.name: ebm[field.name] for field in fields(ModelSettings)}
     model |= {"path": config.path.name, "c": config.path.c}

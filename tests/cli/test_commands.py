@@ -16,7 +16,6 @@ from ebm_app import EBM
 from ebm_app.cli import bpd, sample
 from ebm_app.cli.__main__ import COMMANDS, main
 from ebm_app.cli.command_line import NAMES, Positional, argument, explicit, parse
-from ebm_app.likelihood import ALIASES as ALIASES_OF_ESTIMATORS
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.paths import PATHS
@@ -68,8 +67,7 @@ def test_help_has_one_example_a_line(capsys):
 
 
 def test_names_in_help_are_those_of_the_registries():
-    registries = {**settings.NAMES, "path": PATHS, "sampler": SAMPLERS}
-    registries["estimator"] = ESTIMATORS | ALIASES_OF_ESTIMATORS
+    registries = {**settings.NAMES, "path": PATHS, "sampler": SAMPLERS, "estimator": ESTIMATORS}
     for kind, names in NAMES.items():
         assert {*names.split()} == {*registries[kind]}
     items = [*dataclasses.fields(bpd.Arguments), *dataclasses.fields(sample.Arguments)]

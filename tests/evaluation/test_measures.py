@@ -1,16 +1,14 @@
-"""Measures of images: Fréchet distance, copies, classes, the classifier, sizes of files."""
+"""Measures of images: Fréchet distance, copies, classes, the classifier."""
 
 import math
 
 import pytest
 import torch
-from conftest import error_of
 from exact import F64, generator, normal
 
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import copy_share, frechet_distance, sample_quality
-from ebm_app.evaluation.scoring import codec_bits
 
 
 def rows_of(factor, num=40):
@@ -77,17 +75,3 @@ def test_weights_depend_only_on_the_seed(digits):
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert not torch.equal(one["body.0.weight"], other["body.0.weight"])
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_noise_takes_as_many_bits_as_it_has(channels):
-    """Random bits cannot be compressed, so a size below them would be a wrong number of pixels."""
-    generator = torch.Generator().manual_seed(0)
-    bits = torch.randint(0, 256, (40, channels, 16, 16), generator=generator)
-    found = codec_bits(bits.byte())
-    assert {"PNG", "WebP"} <= set(found) and all(8 <= value < 8.5 for value in found.values())
-    assert all(value < 1 for value in codec_bits(torch.zeros_like(bits)).values())
-
-
-def test_other_images_are_user_errors():
-    assert "channels" in error_of(codec_bits, torch.zeros(4, 2, 8, 8))

@@ -148,12 +148,11 @@ def test_nfe_counts_forward_and_backward_passes(name, head):
 def test_estimators_are_built_by_name():
     flow = ProbabilityFlowDensity(num_steps=7, seed=5)
     assert make_estimator("probability_flow", {"num_steps": 7}, 5) == flow
-    assert make_estimator("pf_ode", {"num_steps": 7}, 5) == flow
-    assert make_estimator("paper", {}) == TimeIntegral("rk45")
+    assert make_estimator("time_integral", {"integrator": "rk45"}) == TimeIntegral("rk45")
     assert make_estimator("elbo", {"seed": 6}, 5) == VariationalBound(seed=6)
     assert make_estimator(QUICK["elbo"], {}, 5) is QUICK["elbo"]
     for name, settings, message in (
-        ("ratio", {"num_probes": 2}, "estimator time_integral 'num_probes'"),
+        ("time_integral", {"num_probes": 2}, "estimator time_integral 'num_probes'"),
         ("time_integral", {"integrator": "euler"}, "'rk45'"),
     ):
         assert message in error_of(make_estimator, name, settings)

@@ -117,7 +117,12 @@ def test_waits_of_samplers_do_not_grow_with_steps(ebm, sampler, most):
 
 @pytest.mark.parametrize(
     "name, settings, most",
-    [("elbo", DRAWS, 1), ("path_integral", {}, 1), ("time_integral", {}, 0), ("pf_ode", FLOW, 2)],
+    [
+        ("elbo", DRAWS, 1),
+        ("path_integral", {}, 1),
+        ("time_integral", {}, 0),
+        ("probability_flow", FLOW, 2),
+    ],
 )
 def test_waits_of_likelihoods_do_not_grow_with_nodes(ebm, name, settings, most):
     with HostWaits() as waits:

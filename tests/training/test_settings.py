@@ -61,9 +61,8 @@ def test_recorded_eps_stays_until_the_dequantiser_changes():
     ],
 )
 def test_prediction_and_objective_fit_each_other(flags, prediction, objective):
-    ebm, training = resolve(DIGITS, {"weighting": "time_score", **flags})  # its old name
+    ebm, training = resolve(DIGITS, flags)
     assert (ebm.prediction, training.objective) == (prediction, objective)
-    assert training.weighting == "inverse_variance"
 
 
 #: Steps, and the warmup, decay of the average, steps of validation and of a checkpoint
