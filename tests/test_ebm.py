@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import digit, error_of
-from exact import F64, ExactModel, generator, normal
+from exact import F64, ExactModel, density_of, generator, normal
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -22,7 +22,6 @@ from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.levels import to_levels
 from ebm_app.likelihood import VariationalBound
-from ebm_app.nets.density import density_of
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import PFODESampler
@@ -102,7 +101,7 @@ def test_inference_mode_gives_the_same_results(name):
     calls = [
         partial(ebm.likelihood, x, "probability_flow", num_steps=1, max_refinements=0),
         partial(ebm.sample, 1, num_steps=2),
-        partial(ebm.density.with_nodes(4).log_density_gradient, x, 0.9),
+        partial(ebm.model.with_nodes(4).log_density_gradient, x, 0.9),
         partial(ebm.sample, 1, "annealed_hmc", num_temperatures=2, final_steps=0),
     ]
     for call in calls:

@@ -25,8 +25,8 @@ from ebm_app.data.pictures import convert_image, read_image, to_pil, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.noise import dequantisation_noise
-from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.protocols import require
+from ebm_app.nets.time_score import SteinScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.tensors import as_tensor, sum_except_batch
@@ -150,7 +150,7 @@ def noise_times(ebm: EBM) -> list[float]:
     Raises:
         UserError: if the model has no Stein head, or its path does not start from N(0, I).
     """
-    density = require(ebm.density, SteinHeadDensity, "Anomaly detection")
+    density = require(ebm.model, SteinScoreModel, "Anomaly detection")
     path = require_one_sided(density.path)
     with_copies, alone, num_pixels = noise_levels(ebm.config.image_shape)
     shift = math.log(num_pixels / math.prod(ebm.config.image_shape[1:]))
@@ -216,8 +216,8 @@ def _network_features(
         clean = y if with_copies else y[:num]
         noise = _repeat_for_copies(noises[index], num)[: len(clean)].to(y.device)
         t = torch.tensor(time, dtype=torch.float64)
-        alpha, deviation = ebm.density.path.alpha(t).item(), ebm.density.path.variance(t).sqrt()
-        output = ebm.density.output(alpha * clean + deviation.item() * noise, time)
+        alpha, deviation = ebm.model.path.alpha(t).item(), ebm.model.path.variance(t).sqrt()
+        output = ebm.model.output(alpha * clean + deviation.item() * noise, time)
         square = (noise + deviation.item() * output.score).square()
         if with_copies:
             losses.append(sum_except_batch(square.double()).view(-1, num).T / 2)

@@ -49,13 +49,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     _, levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", args)
-    density = require(ebm.density, LogDensity, "ais")
+    model = require(ebm.model, LogDensity, "ais")
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
     for name in args.method:
         is_diffused, estimate = METHODS[name]
         if is_diffused not in runs:
             seed = derive_seed(args.seed, len(runs))
-            runs[is_diffused] = Chains(density, args, is_diffused, points, seed)
+            runs[is_diffused] = Chains(model, args, is_diffused, points, seed)
         results[name] = estimate(runs[is_diffused], args.num_chains)
     estimates = {name: result.estimate._asdict() for name, result in results.items()}
     output.write({"methods": estimates})  # the bits of many images may take hours

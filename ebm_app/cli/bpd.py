@@ -58,7 +58,7 @@ def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
     for name, *_ in runs.values():
         choose("estimator", name, [*ESTIMATORS, ALL])
     if ALL in runs:
-        runs = {name: [name] for name, kind in ESTIMATORS.items() if kind.supports(ebm.density)}
+        runs = {name: [name] for name, kind in ESTIMATORS.items() if kind.supports(ebm.model)}
     kinds = {run: ESTIMATORS[name] for run, (name, *_) in runs.items()}
     settings = settings_of_each(kinds, args.estimator_args)
     estimators = {}

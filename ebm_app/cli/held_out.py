@@ -62,7 +62,7 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
             f"{args.num_levels}, which is for diffusers pipelines. Leave it out."
         )
     if args.eps is not None:
-        ebm.density = ebm.density.with_eps(args.eps)
+        ebm.model = ebm.model.with_eps(args.eps)
         if args.eps < ebm.model.eps:
             print(
                 f"warning: The model was trained on times up to 1 - {ebm.model.eps}, but --eps "

@@ -79,10 +79,10 @@ def bits_by_estimator(
     Args:
         options: further arguments of ``bits_of_images``.
     """
-    begin, density = time.perf_counter(), ebm.density
+    begin = time.perf_counter()
     options["estimator"] = estimator
     bits, error, nfe = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
-    end = ebm.dequantiser.time(ebm.cells, density.path, density.end)
+    end = ebm.dequantiser.time(ebm.cells, ebm.model.path, ebm.model.end)
     image_error = error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
     is_known = isfinite(image_error)  # NaN for a single probe or draw
     num_independent = len(levels) if estimator.error_is_drawn else 1

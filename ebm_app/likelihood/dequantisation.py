@@ -69,9 +69,7 @@ class Dequantiser(ABC):
         [0, 1)."""
 
     @abstractmethod
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
         """Draw from q for levels (B, *), with uniform ``noise`` (B, *) in [0, 1)."""
 
 
@@ -86,13 +84,11 @@ class UniformDequantisation(Dequantiser):
     def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
         return cells.space.encode(dequantise(levels, cells.num_levels, noise))
 
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
         x = dequantise(levels, cells.num_levels, noise)
         y, log_abs_det = cells.space.encode_with_log_abs_det(x)
         share = log_abs_det / x[0].numel() - math.log(cells.num_levels)
-        return Dequantised(y, density.end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
+        return Dequantised(y, model.end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
 
 
 class CentreDequantiser(Dequantiser):
@@ -111,12 +107,12 @@ class CentreDequantiser(Dequantiser):
         return y, math.log(sigma.item()) + 0.5 * math.log(2 * math.pi)
 
     def normal_points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
+        self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals
     ) -> tuple[Tensor, Tensor, float]:
         """Return e ~ N(0, I) and, at the last time, the values of ``around``."""
         centre = self.training_points(levels, cells, noise)
         e = torch.special.ndtri(noise.double().clamp_min(2**-26))
-        return e, *self.around(centre, e, density.path, density.end)
+        return e, *self.around(centre, e, model.path, model.end)
 
     def scale_of(self, space: Space, path: GaussianPath) -> float:
         """Return the total width of all cells at t = 1, for a space that only scales pixels."""
@@ -146,15 +142,13 @@ class TruncatedNormal(CentreDequantiser):
 
     tau: Tau = 3.0
 
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
-        t = self.time(cells, density.path, density.end)
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+        t = self.time(cells, model.path, model.end)
         centre = self.training_points(levels, cells, noise)
         # Phi(e) is uniform between the truncation points; erfinv is accurate in both tails
         mass = math.erf(self.tau / SQRT2)
         e = SQRT2 * torch.erfinv(mass * (2 * noise.double() - 1))
-        y, log_scale = self.around(centre, e, density.path, t)
+        y, log_scale = self.around(centre, e, model.path, t)
         return Dequantised(y, t, 0.5 * e.square() + (log_scale + math.log(mass)))
 
     def time(self, cells: Cells, path: GaussianPath, end: float = 1.0) -> float:
@@ -200,13 +194,11 @@ class Decoder(CentreDequantiser):
         UserError: for a space that stretches cells unequally.
     """
 
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
-        e, y, log_scale = self.normal_points(levels, cells, noise, density)
-        ratio = self.ratio(cells, density.path, density.end)
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+        e, y, log_scale = self.normal_points(levels, cells, noise, model)
+        ratio = self.ratio(cells, model.path, model.end)
         evidence = log_evidence(levels, e, ratio, cells.num_levels)
-        return Dequantised(y, density.end, log_scale - evidence)
+        return Dequantised(y, model.end, log_scale - evidence)
 
     def ratio(self, cells: Cells, path: GaussianPath, t: float) -> float:
         """Return the standard deviation of y in units of the distance between levels."""
@@ -227,13 +219,11 @@ class LearnedDecoder(CentreDequantiser):
         UserError: for a space that stretches cells unequally, or a model without a decoder.
     """
 
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
-        density = require(density, LevelDecoder, "dequantisation learned_decoder")
-        e, y, log_scale = self.normal_points(levels, cells, noise, density)
-        decoded = density.level_log_prob(levels, y, density.end)
-        return Dequantised(y, density.end, 0.5 * e.square() + log_scale + decoded)
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+        model = require(model, LevelDecoder, "dequantisation learned_decoder")
+        e, y, log_scale = self.normal_points(levels, cells, noise, model)
+        decoded = model.level_log_prob(levels, y, model.end)
+        return Dequantised(y, model.end, 0.5 * e.square() + log_scale + decoded)
 
     def last_time(self, cells: Cells, path: GaussianPath) -> float:
         """Return the time with noise of ``DECODER_NOISE`` levels."""

@@ -24,74 +24,81 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.config import Calibration
-from ebm_app.nets.density import MomentsDensity, SteinHeadDensity, expand_time
 from ebm_app.nets.level_mixture import LevelMixture
+from ebm_app.nets.path_model import NetworkInputs, arc_length_fraction, expand_time
 from ebm_app.nets.protocols import PROVIDERS, Time
-from ebm_app.nets.time_score import (
-    ModelOutput,
-    PathNetwork,
-    TimeScoreModel,
-    arc_length_fraction,
-)
-from ebm_app.paths import require_one_sided
+from ebm_app.nets.time_score import ModelOutput, MomentsModel, SteinScoreModel
+from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.utils.tensors import expand_like, leaves, sum_except_batch
 
 #: Factor G of the network outputs in the energy
 GAIN = 0.5
 
 
-class EnergyModel(PathNetwork):
+class EnergyModel(SteinScoreModel):
     """Network for log p_t(x) of images with grey levels, with both derivatives from one backward
     pass, and a decoder of the grey levels at its last time.
 
     >>> from ebm_app import EBM
-    >>> ebm = EBM.from_pretrained("digits-energy")
+    >>> model = EBM.from_pretrained("digits-energy").model
     >>> x, t = torch.randn(3, 1, 8, 8), torch.full((3,), 0.5, dtype=torch.float64)
-    >>> ebm.model.terms(x, t).shape, ebm.model(x, t).score.shape, ebm.model(x, t).components.shape
+    >>> model.terms(x, t).shape, model(x, t).score.shape, model(x, t).components.shape
     (torch.Size([3, 1, 8, 8]), torch.Size([3, 1, 8, 8]), torch.Size([3, 1]))
 
     Args:
         net: (B, C (2 + 2 F + K) + condition_dim, *) and time (B,) -> (B, C (2 + K), *), for F
             frequencies and K indicators, see ``LevelMixture``. The input has x and the features
             of the base; the output has f, and g for the last 1 + K features.
-        args, inputs: path from N(0, I), and other arguments of ``PathNetwork``.
+        path: path from N(0, I).
+        eps: margin of the interval of times.
         channels, num_levels: C and number of grey levels.
-        decoder: network that predicts posterior moments; its weights are frozen.
+        decoder: model of the posterior moments; its weights are frozen.
+        num_nodes: quadrature nodes of ``log_ratio``, which integrates the time derivative.
+        calibration: calibration offset at the last time.
+        inputs: time_input, input_frequencies and condition_dim of ``NetworkInputs``.
 
     Raises:
         UserError: for a path that does not start from N(0, I).
     """
 
+    passes: ClassVar[int] = 2  # forward and backward
+
     def __init__(
         self,
         net: nn.Module,
-        *args: Any,
+        path: GaussianPath,
+        eps: float,
         channels: int,
         num_levels: int,
-        decoder: TimeScoreModel,
+        decoder: MomentsModel,
+        num_nodes: int = 32,
+        calibration: Calibration | None = None,
         **inputs: Any,
     ) -> None:
-        super().__init__(net, *args, **inputs)
-        path, frequencies = require_one_sided(self.path), self.input_frequencies
-        self.base = LevelMixture(path, channels, num_levels, frequencies)
+        super().__init__(require_one_sided(path), eps, num_nodes)
+        self.net, self.inputs = net, NetworkInputs(path, self.interval, **inputs)
+        self.base = LevelMixture(path, channels, num_levels, self.inputs.input_frequencies)
         self.decoder = decoder.requires_grad_(False)
+        self.calibration = calibration or Calibration()
 
-    def terms(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Return the terms of log p_t(x) in nats, (B, *) float64, at x (B, *) and t (B,)
-        float64."""
-        base = self.base(x, t)
-        return base.log_density.double() + self.learned(x, base.features, t, condition)
+    def terms(self, x: Tensor, t: Time, condition: Tensor | None = None) -> Tensor:
+        """Return the terms of log p_t(x) in nats, (B, *) float64, at x (B, *)."""
+        time = expand_time(t, x)
+        base = self.base(x, time)
+        return base.log_density.double() + self.learned(x, base.features, time, condition)
 
     def learned(self, x: Tensor, features: Tensor, t: Tensor, condition: Tensor | None) -> Tensor:
         """Return the terms (B, *) float64 of the difference from the base."""
-        time, shape = self.time_input(self.path, self.interval, t), (-1, x.shape[1])
-        inputs = self.with_condition([x, features], condition)
-        f, g = self.net(inputs, time.to(x.dtype)).double().unflatten(1, shape).tensor_split([1], 1)
+        shape, inputs = (-1, x.shape[1]), self.inputs.with_condition([x, features], condition)
+        time = self.inputs.time(t).to(x.dtype)
+        f, g = self.net(inputs, time).double().unflatten(1, shape).tensor_split([1], 1)
         phi = features.unflatten(1, shape)[:, -g.shape[1] :]
         fraction = arc_length_fraction(self.path, self.interval, t)
         return GAIN * expand_like(fraction, x.double()) * (f[:, 0] + (phi * g).sum(1))
 
-    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
+    def forward(
+        self, x: Tensor, t: Tensor, condition: Tensor | None = None, labels: Tensor | None = None
+    ) -> ModelOutput:
         """Return both derivatives of log p_t(x), with the time score as a single term (B, 1). They
         are differentiable if autograd is enabled.
 
@@ -108,30 +115,6 @@ class EnergyModel(PathNetwork):
         rate = sum(sum_except_batch(term[:, None].double()) for term in rates)
         return ModelOutput(rate.to(x.dtype)[:, None], base.score + by_x + by_base)
 
-
-class EnergyDensity(SteinHeadDensity):
-    """Density of an ``EnergyModel``, with log densities without integration and both scores from
-    one backward pass.
-
-    Args:
-        model: energy network.
-        num_nodes: quadrature nodes of ``log_ratio``, which integrates the time derivative.
-        calibration: calibration offset at the model's last time.
-    """
-
-    model: EnergyModel
-    passes: ClassVar[int] = 2  # forward and backward
-
-    def __init__(
-        self, model: EnergyModel, num_nodes: int = 32, calibration: Calibration | None = None
-    ) -> None:
-        super().__init__(model, num_nodes)
-        self.calibration = calibration or Calibration()
-
-    def terms(self, x: Tensor, t: Time) -> Tensor:
-        """Return the terms (B, *) float64 of log p_t(x)."""
-        return self.model.terms(x, expand_time(t, x))
-
     def log_density(self, x: Tensor, t: float) -> Tensor:
         """Return log p_t(x) in nats, up to log Z: (B, *) -> (B,) float64. Gradients are computed
         if ``x`` requires them."""
@@ -144,7 +127,7 @@ class EnergyDensity(SteinHeadDensity):
 
     def level_log_prob(self, levels: Tensor, x: Tensor, t: float) -> Tensor:
         """Return log P(levels | x_t = x) in nats per dimension by the decoder, (B, *) float64."""
-        return MomentsDensity(self.model.decoder).level_log_prob(levels, x, t)
+        return self.decoder.level_log_prob(levels, x, t)
 
 
-PROVIDERS[EnergyDensity] = ("an energy network", "models distilled with train/energy.py")
+PROVIDERS[EnergyModel] = ("an energy network", "models distilled with train/energy.py")

@@ -16,9 +16,8 @@ from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.dequantisation import LEARNED_DECODER, LearnedDecoder
-from ebm_app.nets.density import MomentsDensity
 from ebm_app.nets.parametrisation import ENERGY
-from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.nets.time_score import MomentsModel, TimeScoreModel
 from ebm_app.objectives.regression import Model, Objective
 from ebm_app.paths import GaussianPath, PathSample
 from ebm_app.training.ebm_task import PathTask, refuse_compiler
@@ -49,15 +48,15 @@ def energy_config(teacher: EBM) -> EBMConfig:
     """
     config, model = teacher.config, teacher.model
     is_near_levels = config.space == EBMConfig.space and config.dequantisation != "uniform"
-    if not (isinstance(teacher.density, MomentsDensity) and is_near_levels):
+    if not (isinstance(teacher.model, MomentsModel) and is_near_levels):
         raise UserError(
             f"An energy network cannot be distilled from a model with prediction "
             f"{config.prediction}, dequantisation {config.dequantisation} and space "
             f"{config.space}. Use a model trained with --space ambient, --prediction levels and "
             "--dequantisation truncated_normal."
         )
-    end = min(LearnedDecoder().last_time(teacher.cells, model.path), teacher.density.end)
-    scale = model.time_input(model.path, model.interval, torch.tensor([end], dtype=torch.float64))
+    end = min(LearnedDecoder().last_time(teacher.cells, model.path), teacher.model.end)
+    scale = model.inputs.time(torch.tensor([end], dtype=torch.float64))
     net = replace(config.net, dropout=0.0, t_scale=config.net.t_scale * scale.item())
     return replace(
         config,
@@ -185,7 +184,7 @@ def calibrate(
         noise: dequantisation noise (1, N, C, H, W).
     """
     ebm = EBM.from_pretrained(folder, str(accelerator.device))
-    ebm.density.calibration = Calibration()
+    ebm.model.calibration = Calibration()
     one_pass, bound = (
         bits_of_images(accelerator, ebm, levels, noise, estimator=estimator)[0].double()
         for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))

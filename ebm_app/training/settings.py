@@ -21,10 +21,10 @@ from ebm_app.data.images import ImageData
 from ebm_app.data.levels import image_format
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, TRAINABLE, Cells
-from ebm_app.model import build_path
+from ebm_app.nets.build import build_path
 from ebm_app.nets.composite import NET_INPUTS
 from ebm_app.nets.parametrisation import PREDICTIONS
-from ebm_app.nets.time_score import TIME_INPUTS
+from ebm_app.nets.path_model import TIME_INPUTS
 from ebm_app.nets.unet import NETS, check_config
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS

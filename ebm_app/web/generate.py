@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 from PIL import Image
 
-from ebm_app.model import RANDOM
+from ebm_app.ebm import RANDOM
 from ebm_app.sampling import SAMPLERS
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
@@ -101,7 +101,7 @@ def class_options(model: str, which: str | None, *, models: Models) -> list[dict
 def default_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
     """Return an update that sets the step slider to the default of a sampler for a model."""
     ebm, kind = models.load(model), SAMPLERS[sampler]
-    num_steps = kind().count_steps(ebm.density, math.prod(ebm.config.image_shape))
+    num_steps = kind().count_steps(ebm.model, math.prod(ebm.config.image_shape))
     return gr.update(value=min(num_steps, MAX_STEPS), info=kind.steps)
 
 

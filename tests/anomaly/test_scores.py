@@ -27,7 +27,7 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
     have the same loss."""
     ebm = EBM(GREY).double().eval()
 
-    monkeypatch.setattr(ebm.density, "output", lambda x, t: ModelOutput(0 * x, -x, None))
+    monkeypatch.setattr(ebm.model, "output", lambda x, t: ModelOutput(0 * x, -x, None))
     images = torch.randint(0, 17, (3, 1, 8, 8), dtype=torch.uint8)
     features, times = extract_features(ebm, images), noise_times(ebm)
     noise = torch.randn((len(times), 1, 8, 8), generator=torch.manual_seed(0)).double()
@@ -35,7 +35,7 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
     y = ebm.dequantise(images, u).y
     for index, time in enumerate(times):
         t = torch.tensor(time, dtype=torch.float64)
-        alpha, v = ebm.density.path.alpha(t), ebm.density.path.variance(t)
+        alpha, v = ebm.model.path.alpha(t), ebm.model.path.variance(t)
         residual = alpha**2 * noise[index] - alpha * v.sqrt() * y
         torch.testing.assert_close(features.squares[:, index], residual.square().mean(1))
     losses = features.squares[:, : len(LEVELS[0])].sum((1, 2, 3)) / 2

@@ -6,17 +6,17 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import GREY, error_of
-from exact import F64, ExactBridge, ExactModel, normal, points, two_modes
+from exact import F64, ExactBridge, ExactModel, density_of, normal, points, two_modes
 from torch import nn
 
 from ebm_app import EBM
 from ebm_app.config import Calibration, EarlyConfig, LoopConfig
 from ebm_app.data.images import load_images
-from ebm_app.nets.density import MIN_NODES, TimeScoreDensity, density_of
-from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel
+from ebm_app.nets.energy_net import GAIN, EnergyModel
 from ebm_app.nets.level_mixture import LevelMixture
+from ebm_app.nets.networks import time_score_net
 from ebm_app.nets.parametrisation import ENERGY
-from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.nets.time_score import MIN_NODES, TimeScoreModel
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.training.energy_task import Distillation, EnergyTask, energy_config
 from ebm_app.utils.tensors import (
@@ -130,12 +130,12 @@ def fitted(path, channels=2, num_levels=12):
     return base
 
 
-def energy_model(path=None, kind=EnergyModel):
+def energy_model(path=None, kind=EnergyModel, **settings):
     """Return an energy network of 2 channels with the fitted base."""
     path = path or LinearVPPath()
     shape = {"channels": 2, "num_levels": 12, "input_frequencies": (1.0, 3.0)}
-    decoder = TimeScoreModel(nn.Identity(), path, EPS, "moments", 1)
-    model = kind(Mixed(), path, EPS, **shape, decoder=decoder).double()
+    decoder = time_score_net(nn.Identity(), path, EPS, "moments", 1)
+    model = kind(Mixed(), path, EPS, **shape, decoder=decoder, **settings).double()
     model.base.load_state_dict(fitted(path).state_dict())
     return model
 
@@ -178,12 +178,13 @@ def test_scores_are_derivatives_of_the_terms(path):
 
 
 def test_energy_equals_the_integral_of_its_time_derivative():
-    model, x = energy_model(), normal((5, 2, 3, 3))
-    energy = EnergyDensity(model, 96, calibration=Calibration(0.5, 0.1, 0.2))
-    integral = TimeScoreDensity(model, 96)
+    settings, x = {"calibration": Calibration(0.5, 0.1, 0.2)}, normal((5, 2, 3, 3))
+    energy = energy_model(num_nodes=96, **settings)
     for t in (energy.end, 0.7):
-        assert torch.allclose(energy.log_density(x, t), integral.log_density(x, t), atol=1e-5)
-        assert torch.allclose(energy.score(x, t), integral.score(x, t), atol=1e-4)
+        integral = TimeScoreModel.log_density(energy, x, t)
+        assert torch.allclose(energy.log_density(x, t), integral, atol=1e-5)
+        gradient = TimeScoreModel.log_density_gradient(energy, x, t)
+        assert torch.allclose(energy.score(x, t), gradient, atol=1e-4)
     other = energy.with_nodes(8).with_eps(0.1)
     assert (other.num_nodes, other.end, other.calibration.mean) == (8, 0.9, 0.5)
     assert torch.equal(other.log_density(x, 0.9), energy.log_density(x, 0.9))
@@ -221,7 +222,7 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
     assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
     assert torch.allclose(sum_except_batch(found.components), found.log_prob, rtol=1e-12)
     assert "train/energy.py" in error_of(EBM(GREY).likelihood, images, "energy")
-    ebm.density.calibration = Calibration()
+    ebm.model.calibration = Calibration()
     free = ebm.likelihood(images, estimator="energy")
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
     sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
@@ -258,9 +259,9 @@ def test_student_starts_from_the_late_network_of_its_teacher(early):
     assert torch.equal(own.time_embedding.linear_1.weight, theirs.time_embedding.linear_1.weight)
     first, *others = own.conv_in.weight.split(1, dim=1)
     assert torch.equal(first, theirs.conv_in.weight) and not torch.cat(others).any()
-    end, x = student.density.end, torch.randn(3, 1, 8, 8)
-    assert student.config.eps > grey.eps and end == student.density.model.interval[1]
-    decoders = [ebm.density.level_log_prob(data.test[:3], x, end) for ebm in (student, teacher)]
+    end, x = student.model.end, torch.randn(3, 1, 8, 8)
+    assert student.config.eps > grey.eps and end == student.model.interval[1]
+    decoders = [ebm.model.level_log_prob(data.test[:3], x, end) for ebm in (student, teacher)]
     assert torch.allclose(*decoders, atol=1e-4)
     early_end = EBM(dataclasses.replace(grey, dequantisation="decoder", eps=0.1))
     assert energy_config(early_end).eps == pytest.approx(0.1)

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import GREY, SMALL, error_of, random_images
-from exact import F64, ExactModel, generator, like_modes, normal
+from exact import F64, ExactModel, density_of, generator, like_modes, normal
 
 from ebm_app import EBM, train
 from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.images import load_images
-from ebm_app.model import class_labels
+from ebm_app.ebm import class_labels
 from ebm_app.nets.composite import EarlyNet, SplitNet
-from ebm_app.nets.density import density_of
-from ebm_app.nets.time_score import ModelOutput, TimeScoreModel
+from ebm_app.nets.networks import time_score_net
+from ebm_app.nets.time_score import ModelOutput
 from ebm_app.nets.unet import UNet
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import DPMSampler, PFODESampler
@@ -81,7 +81,7 @@ def test_class_probabilities_match_the_posterior():
     ebm = EBM(config, density_of(model, 64)).double()
     levels = (128 * (model.data((40, 1, 4, 4), 2) + 1)).floor().clamp(0, 255).byte()
     x = ebm.encode(levels, seed=4)
-    expected = model.modes(x, ebm.density.end)[0].T.softmax(1)
+    expected = model.modes(x, ebm.model.end)[0].T.softmax(1)
     found = ebm.classify(levels, seed=4, estimator="time_integral")
     assert (found - expected).abs().max() < 1e-3
     assert 0.2 < expected.std() and torch.allclose(found.sum(1), torch.ones(40, dtype=F64))
@@ -110,7 +110,7 @@ def test_split_network_uses_labels_and_times():
     assert torch.allclose(net(x, t)[2], out[2], atol=1e-6)  # -1 is no label
     assert (net(x, t)[0] - out[0]).abs().max() > 1e-3
     assert torch.equal(early(x, t), early(torch.cat([x[:, :1], 0 * x[:, 1:]], 1), t))
-    model = TimeScoreModel(net, LinearVPPath(), 1e-3, time_input="time", labels_end=0.5)
+    model = time_score_net(net, LinearVPPath(), 1e-3, time_input="time", labels_end=0.5)
     uses_labels = [model.uses_labels(time) for time in t.double().split(1)]
     assert uses_labels == [True, False, True, False]
 

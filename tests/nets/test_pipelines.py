@@ -96,9 +96,9 @@ def test_likelihoods_match_the_data_at_the_last_noise_level(means, kind, setting
     gaps = torch.stack([y - abar.sqrt() * mean for mean in means])
     log_p = (-(gaps**2) / (2 * variance)).logsumexp(0) - math.log(len(means))
     expected = (log_p - (2 * math.pi * variance).log() / 2).flatten(1).sum(1)
-    flow = ProbabilityFlowDensity(80, 0, num_probes=0)(ebm.density, y[:2], 1.0)
+    flow = ProbabilityFlowDensity(80, 0, num_probes=0)(ebm.model, y[:2], 1.0)
     torch.testing.assert_close(bits(flow.value), bits(expected[:2]), atol=5e-4, rtol=0)
-    bound = VariationalBound(24, 3)(ebm.density, y, 1.0)
+    bound = VariationalBound(24, 3)(ebm.model, y, 1.0)
     excess = bits(bound.value - expected)
     stderr = excess.std().item() / math.sqrt(len(y))
     assert abs(excess.mean()) < 1e-3 + 3 * stderr and stderr < 0.02
@@ -107,7 +107,7 @@ def test_likelihoods_match_the_data_at_the_last_noise_level(means, kind, setting
 
 def test_samples_have_the_pixels_and_levels_of_the_data():
     ebm = exact(TWO_MODES, DDIMScheduler)
-    *_, last = DPMSampler(40).iterate(ebm.density, normal((200, 1, 4, 4)), None)
+    *_, last = DPMSampler(40).iterate(ebm.model, normal((200, 1, 4, 4)), None)
     assert (last.x > 0).double().mean() == pytest.approx(0.5, abs=0.03)
     assert last.x.abs().mean() == pytest.approx(0.5, abs=0.02)
     found = ebm.sample(3, seed=1)

@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, ExactDensity, ExactModel, generator, normal, two_modes
+from exact import F64, ExactDensity, ExactModel, density_of, generator, normal, two_modes
 from scipy import stats
 
 from ebm_app.likelihood import ProbabilityFlowDensity
-from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler
 from ebm_app.sampling.base import Sampler

@@ -23,7 +23,7 @@ def test_running_integral_ends_at_the_time_integral():
     found = trace(ebm, digit(), seed=3)
     levels = to_levels(digit(), ebm.config.num_levels)
     point = ebm.dequantise(levels, noise_for(levels, ebm.dtype, 3)[0])
-    expected = TimeIntegral()(ebm.density.with_nodes(64), point.y, point.t)
+    expected = TimeIntegral()(ebm.model.with_nodes(64), point.y, point.t)
     assert found.totals[-1] == pytest.approx(expected.value.item(), abs=0.5)
     nats = found.totals[-1] + point.negative_log_q.sum().item()
     assert found.bits == pytest.approx(-nats / (64 * np.log(2)))
