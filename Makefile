@@ -5,7 +5,7 @@ RUN := runs/digits
 MINUTES ?= 2
 SETUP := .venv/.installed
 
-.PHONY: demo test test-ci test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent fashion cifar10 card figures studies lock clean
+.PHONY: demo test test-ci test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent fashion cifar10 card studies lock clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -103,14 +103,6 @@ card: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(CARD) --data_root $(DATA) --estimator elbo path_integral probability_flow time_integral --limit 100 --repeats 1 --output_dir $(CARD)/hundred
 	$(BIN)/python evaluate/samplers.py $(CARD) --data_root $(DATA) --run "dpm num_steps=12" --run pf_ode --output_dir $(CARD)
 	$(BIN)/python sample/ebm.py $(CARD) --num_images 100 --output_dir $(CARD)/samples
-
-# the pictures of the bundled models in docs/, half an hour on one core
-FIGURES := runs/figures
-figures: $(SETUP)
-	$(BIN)/python evaluate/selftest.py digits --output_dir $(FIGURES)
-	$(BIN)/python sample/ebm.py digits --num_images 100 --labels 0 1 2 3 4 5 6 7 8 9 --guidance 1.5 --output_dir $(FIGURES)/digits
-	cp $(FIGURES)/selftest.png docs/
-	cp $(FIGURES)/digits/grid.png docs/digits.png
 
 # the paper's tables of density ratios and mutual information: hours. Finished runs are not repeated
 studies: $(SETUP)

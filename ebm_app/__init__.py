@@ -12,8 +12,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ebm_app.completion import complete
-    from ebm_app.compose import Mixture, Product, sample_composed
     from ebm_app.ebm import EBM
     from ebm_app.flow import Flow
     from ebm_app.likelihood import ESTIMATORS
@@ -31,15 +29,11 @@ HOMES = {
     "EBM": "ebm",
     "Flow": "flow",
     "ESTIMATORS": "likelihood",
-    "Mixture": "compose",
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
-    "Product": "compose",
     "SAMPLERS": "sampling",
-    "complete": "completion",
     "log_density_ratio": "ratios.two_samples",
     "mutual_information": "ratios.information",
-    "sample_composed": "compose",
     "train": "training.api",
 }
 

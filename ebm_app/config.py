@@ -26,7 +26,6 @@ from ebm_app.utils.fields import (
     Share,
     advanced,
     configuration,
-    renamed,
     setting,
 )
 
@@ -49,8 +48,6 @@ ClassNames = Annotated[tuple[str, ...], Len(0, 100_000)]
 LogSNR = Annotated[Float, Ge(-20), Le(20)]
 Resolution = Annotated[Int, Ge(0), Lt(MAX_RESOLUTIONS)]
 Resolutions = Annotated[tuple[Resolution, ...], Len(0, MAX_RESOLUTIONS)]
-
-WeightingName = renamed(time_score="inverse_variance")
 
 
 @configuration
@@ -123,13 +120,13 @@ class ModelSettings:
         "input of the network in a latent space: u (the latent point), x (its image)", "u"
     )
     dequantisation: str = setting(
-        "density within a grey level: uniform, truncated_normal, decoder or learned_decoder",
+        "density within a grey level: uniform or truncated_normal",
         "uniform",
     )
     eps: Margin = advanced("margin: the last time is 1 - eps", 5e-7)
     network: str = advanced("network architecture: unet", "unet")
     prediction: str = advanced(
-        "output of the network: moments, levels, raw, normalised, energy or level_energy",
+        "output of the network: levels, moments, normalised (of the paper) or raw",
         "moments",
     )
     time_input: str = advanced(
@@ -151,7 +148,7 @@ class EBMConfig(ModelSettings):
         num_classes: number of classes; 0 for an unconditional model.
         class_names: names of the classes, if the data set has any.
         early: network for early times, if any.
-        decoder: prediction of the decoder of an energy network with grey levels, if any.
+        decoder: prediction of the decoder of an energy network.
         calibration: calibration offset of an energy network.
     """
 
@@ -233,11 +230,11 @@ class TrainingConfig(LoopConfig):
     """Settings of training an energy-based model."""
 
     objective: str = setting(
-        "ctsm_m (this project's variant of ctsm_v with posterior moments); ctsm, ctsm_v or tsm "
-        "(of the paper); or dual (for an energy network)",
+        "ctsm_m (this project's variant of ctsm_v with posterior moments); or ctsm, ctsm_v or tsm "
+        "(of the paper)",
         "ctsm_m",
     )
-    weighting: WeightingName = advanced(
+    weighting: str = advanced(
         "lambda(t): inverse_variance, stein_score or uniform", "inverse_variance"
     )
     time_sampler: str = advanced(

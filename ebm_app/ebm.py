@@ -1,42 +1,80 @@
 """``EBM``: an energy-based model of images, with likelihoods and samples."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from ebm_app.config import EBMConfig
 from ebm_app.data.levels import quantise
-from ebm_app.folders import find_folder, is_pipeline
+from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
 from ebm_app.likelihood import Estimator, make_estimator
-from ebm_app.likelihood.bits import MAX_BATCH_ELEMENTS, Likelihood, batches, likelihood_of
-from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantiser
+from ebm_app.likelihood.bits import (
+    MAX_BATCH_ELEMENTS,
+    Likelihood,
+    batches,
+    checked_levels,
+    likelihood_of,
+)
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.likelihood.noise import noise_for
-from ebm_app.model import DensityModel, Labels, class_labels
-from ebm_app.nets.density import SteinHeadDensity
-from ebm_app.nets.protocols import NoiseModel, require
+from ebm_app.nets.build import build_model
+from ebm_app.nets.path_model import PathModel
+from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
+from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.pretrained import PretrainedModel
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame
+from ebm_app.spaces import build_space
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import NumLevels, PositiveInt, Seed, check_argument
-from ebm_app.utils.registry import build, choose, make
+from ebm_app.utils.fields import (
+    NonNegative,
+    NumLevels,
+    PositiveInt,
+    Probability,
+    Seed,
+    check_argument,
+)
+from ebm_app.utils.random import make_generator
+from ebm_app.utils.registry import choose, make
+from ebm_app.utils.tensors import as_tensor
 
 #: Max elements (images times values per image) of a batch of ``sample``
 MAX_BATCH_DRAWN = 2**20
-#: Max images per batch of ``classify``; a network call has about ten times as many points
-MAX_CLASSIFIED = 50
+#: Value of ``labels`` for random labels with equal class frequencies
+RANDOM = "random"
+Labels = int | str | Sequence[int | str] | Tensor
 
 
-class EBM(DensityModel):
+class EBM(PretrainedModel):
     """Energy-based model of images: likelihoods, energies, scores, samples and classes.
+
+    Args:
+        config: configuration.
+        model: model of the marginals p_t in the space of the path. Default: built from ``config``
+            with random weights.
+
+    Raises:
+        UserError: for incompatible settings.
 
     >>> ebm = EBM.from_pretrained("digits")
     >>> images = ebm.sample(2, num_steps=3)
     >>> ebm.log_prob(images).shape, ebm.likelihood(images).bits_per_dim.shape
     (torch.Size([2]), torch.Size([2]))
     """
+
+    config_class, kind = EBMConfig, ENERGY_MODEL
+
+    def __init__(self, config: EBMConfig, model: PathModel | None = None) -> None:
+        super().__init__(config)
+        choose("dequantisation", config.dequantisation, DEQUANTISERS)
+        self.space = build_space(config.space, config.image_shape, config.num_levels)
+        self.cells = Cells(config.num_levels, self.space)
+        self.dequantiser = DEQUANTISERS[config.dequantisation]()
+        model = build_model(config, self.space) if model is None else model
+        self.model = check_argument(PathModel, "model", model)
 
     @classmethod
     def from_pretrained(
@@ -47,21 +85,18 @@ class EBM(DensityModel):
     ) -> Self:
         folder = find_folder(name_or_path)
         if is_pipeline(folder):
-            ebm = cls.from_diffusers(folder, device)
-        else:
-            ebm = super().from_pretrained(folder, device, allow_edited_config)
-        ebm.density.folder = folder
-        return ebm
+            return cls.from_diffusers(folder, device)
+        return super().from_pretrained(folder, device, allow_edited_config)
 
     @classmethod
     def from_diffusers(cls, pipeline: Any, device: str = "cpu", num_levels: int = 256) -> Self:
         """Wrap the diffusion model of a diffusers pipeline without copying its weights. It has no
-        time score, so the available estimators are "elbo", "discrete" and "probability_flow".
+        time score, so the available estimators are "elbo" and "probability_flow".
 
         Args:
-            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; the folder or hub id of one, or a
-                training checkpoint, with safetensors weights; or a pair of a ``UNet2DModel`` and a
-                scheduler. The training mode of the network is unchanged.
+            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; the folder or hub id of one, with
+                safetensors weights; or a pair of a ``UNet2DModel`` and a scheduler. The training
+                mode of the network is unchanged.
             num_levels: number of grey levels L of the training images. The network receives level
                 k as 2 k / (L - 1) - 1.
 
@@ -71,19 +106,118 @@ class EBM(DensityModel):
         from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes seconds
 
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
-        density, config = read_pipeline(pipeline, num_levels)
-        return cls(config, density).to(device).eval()
+        model, config = read_pipeline(pipeline, num_levels)
+        return cls(config, model).to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        if isinstance(self.density, NoiseModel):
+        if not isinstance(self.model, TimeScoreModel):
             raise UserError("This model is a diffusers pipeline. Save the pipeline instead.")
         super().save_pretrained(folder)
 
-    def likelihood(  # noqa: PLR0913 - independent options of one computation
+    def energy(self, x: Tensor, t: float = 1.0) -> Tensor:
+        """Return the energy -log p_t(x) in nats, up to log Z if the model is unnormalised.
+
+        >>> ebm = EBM.from_pretrained("digits-energy")
+        >>> ebm.energy(ebm.encode(torch.zeros(2, 1, 8, 8))).shape
+        torch.Size([2])
+
+        Args:
+            x: (B, C, H, W), points in the space of the model, not images in [0, 1]; ``encode``
+                maps images to points. Gradients are computed if ``x`` requires them.
+            t: time from 0 (reference) to 1 (data), clamped to the model's last time 1 - eps.
+
+        Returns:
+            (B,) float64.
+
+        Raises:
+            UserError: for points of the wrong shape, a time outside [0, 1], and a diffusers
+                pipeline, which has no log density.
+        """
+        model = require(self.model, LogDensity, "EBM.energy")
+        return -self._evaluate(model.log_density, x, t)
+
+    def score(self, x: Tensor, t: float = 1.0) -> Tensor:
+        """Return the Stein score grad_x log p_t(x), (B, C, H, W), in nats per unit of x.
+
+        Args:
+            x, t: as for ``energy``.
+
+        Raises:
+            UserError: for points of the wrong shape, and a time outside [0, 1].
+        """
+        model = require(self.model, SteinScore, "EBM.score")
+        return self._evaluate(model.score, x, t)
+
+    def time_score(self, x: Tensor, t: float) -> Tensor:
+        """Return the time score d/dt log p_t(x), (B,) float64, in nats per unit of t.
+
+        Args:
+            x, t: as for ``energy``.
+
+        Raises:
+            UserError: for points of the wrong shape, a time outside [0, 1], and a diffusers
+                pipeline, which has no time score.
+        """
+        model = require(self.model, TimeScore, "EBM.time_score")
+        return self._evaluate(model.time_score, x, t)
+
+    def _evaluate(self, function: Score, x: Tensor, t: float) -> Tensor:
+        """Evaluate a function of (x, t) in the dtype of the model, with gradients only if ``x``
+        requires them."""
+        x = self.points(x).to(self.dtype)
+        t = min(check_argument(Probability, "t", t), self.model.end)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
+            return function(x, t)
+
+    def encode(self, images: Tensor, seed: int = 0) -> Tensor:
+        """Dequantise images, and map them to points in the space of the model.
+
+        >>> EBM.from_pretrained("digits").encode(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 1, 8, 8])
+
+        Args:
+            images: (B, C, H, W), as for ``EBM.likelihood``.
+            seed: seed of the dequantisation noise.
+
+        Returns:
+            (B, C, H, W), points for ``energy``, ``score`` and ``time_score``.
+        """
+        levels = self.levels_of(images)
+        return self.dequantise(levels, noise_for(levels, self.dtype, seed)[0]).y
+
+    def levels_of(self, images: Any) -> Tensor:
+        """Return the grey levels (B, C, H, W) of images, see ``checked_levels``."""
+        return checked_levels(images, self.config.image_shape, self.config.num_levels)
+
+    def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
+        """Draw points (B, *) from the model's dequantiser, on the model's device.
+
+        Args:
+            levels: (B, C, H, W) grey levels.
+            noise: (B, C, H, W) uniform numbers in [0, 1).
+        """
+        levels, noise = levels.to(self.device), noise.to(self.device)
+        return self.dequantiser.points(levels, self.cells, noise, self.model)
+
+    def model_for(
+        self, num: int, labels: Labels | None, guidance: float = 1.0, seed: int = 0
+    ) -> PathModel:
+        """Return the model of ``num`` points, conditional on ``labels`` if any.
+
+        Args:
+            labels, guidance, seed: as for ``EBM.sample``.
+        """
+        if labels is not None:
+            labels = class_labels(labels, num, self.config.classes(), seed)
+            return self.model.conditioned_on(labels, guidance)
+        if check_argument(NonNegative, "guidance", guidance) != 1:
+            raise UserError("Guidance needs class labels. Pass labels.")
+        return self.model
+
+    def likelihood(
         self,
         images: Tensor,
         estimator: str | Estimator | None = None,
-        dequantiser: str | Dequantiser | None = None,
         noise: Tensor | None = None,
         repeats: int = 1,
         seed: int = 0,
@@ -104,9 +238,8 @@ class EBM(DensityModel):
             images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].
             estimator: name in ``ESTIMATORS`` with settings ``estimator_args``, or an estimator.
                 Default: ``default_estimator``.
-            dequantiser: name in ``DEQUANTISERS``, or a dequantiser. Default: that of the model.
-            noise: (K, B, C, H, W) uniform numbers in [0, 1) for K draws of the dequantiser, which
-                are averaged. Default: ``repeats`` random draws.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1) for K dequantisation draws, which are
+                averaged. Default: ``repeats`` random draws.
             seed: seed of the random draws and of the estimator.
             labels: class labels (B,), for log P(image | label) of a class-conditional model.
             batch_size: images per batch. Default: as many as fit in 2^17 elements. It only changes
@@ -118,47 +251,45 @@ class EBM(DensityModel):
         """
         levels = self.levels_of(images)
         noise = noise_for(levels, self.dtype, seed, repeats, noise)
-        dequantiser = self.dequantiser if dequantiser is None else dequantiser
-        dequantiser = make(DEQUANTISERS, Dequantiser, "dequantiser", dequantiser, {})
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
         labels = self._labels(labels, len(levels), seed)
         estimates, num_dims = [], levels[0].numel()
         for rows in batches(len(levels), batch_size, MAX_BATCH_ELEMENTS // num_dims):
-            density = self.density_for(len(levels[rows]), labels and labels[rows])
+            model = self.model_for(len(levels[rows]), labels and labels[rows])
             batch, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
             estimates.append(
-                estimator.log_prob_of_levels(density, batch, self.cells, dequantiser, u)
+                estimator.log_prob_of_levels(model, batch, self.cells, self.dequantiser, u)
             )
         return likelihood_of(estimates, num_dims)
 
-    def classify(self, images: Tensor, seed: int = 0, **settings: Any) -> ClassPosterior:
-        """Return class probabilities p(y | image) for equal class frequencies, as defined in
-        ``ebm_app.likelihood.classes``.
+    def classify(self, images: Tensor, seed: int = 0, **options: Any) -> Tensor:
+        """Return the probabilities of all classes, (B, K), for equally frequent classes,
+
+            p(y | image) = P(image | y) / sum_k P(image | k),
+
+        where P is computed by ``likelihood`` with the same noise for every class, so that most of
+        its error cancels. It takes K times as many network evaluations.
+
+        >>> ebm = EBM.from_pretrained("digits")
+        >>> ebm.classify(ebm.sample(1, labels=3, guidance=1.5)).argmax(1)
+        tensor([3])
 
         Args:
             images: (B, C, H, W), as for ``likelihood``.
             seed: seed of the noise.
-            settings: fields of ``ClassBounds``.
+            options: further arguments of ``likelihood``.
 
         Raises:
-            UserError: for a model trained without labels or a Stein head, and as in
-                ``likelihood``.
+            UserError: for a model trained without labels, and as in ``likelihood``.
         """
-        config, levels = self.config, self.levels_of(images)
-        if not config.num_classes:
+        if not self.config.num_classes:
             raise UserError("This model was trained without labels, so classify() is unavailable.")
-        require(self.density, SteinHeadDensity, "classify()")
-        point = self.dequantise(levels, noise_for(levels, self.dtype, seed)[0])
-        highest = config.early.max_log_snr if config.early else ClassBounds.max_log_snr
-        bounds = build(
-            ClassBounds, "class bounds", {"max_log_snr": highest, "seed": seed, **settings}
-        )
-        posteriors = [
-            bounds(self.model, y, point.t, config.num_classes)
-            for y in point.y.split(MAX_CLASSIFIED)
+        log_prob = [
+            self.likelihood(images, seed=seed, labels=label, **options).log_prob
+            for label in range(self.config.num_classes)
         ]
-        return ClassPosterior(*(torch.cat(column) for column in zip(*posteriors, strict=True)))
+        return torch.stack(log_prob, 1).softmax(1)
 
     @property
     def default_estimator(self) -> str:
@@ -191,7 +322,7 @@ class EBM(DensityModel):
             seed: seed of the initial noise and of the sampler.
             labels: names or numbers of classes, for a class-conditional model: one for all images,
                 several used in turn, or "random".
-            guidance: guidance scale, see ``PathDensity.conditioned_on``. 1 samples from
+            guidance: guidance scale, see ``PathModel.conditioned_on``. 1 samples from
                 p(x | label), larger values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It affects the
                 noise that the sampler adds, but not the initial noise.
@@ -232,8 +363,8 @@ class EBM(DensityModel):
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
         log_densities = []
         for index, rows in enumerate(slices):
-            density = self.density_for(len(x[rows]), labels and labels[rows], guidance)
-            for frame in sampler.iterate(density, x[rows], generator):
+            model = self.model_for(len(x[rows]), labels and labels[rows], guidance)
+            for frame in sampler.iterate(model, x[rows], generator):
                 if frame.log_density is not None:
                     log_densities.append(frame.log_density)
                     frame = frame._replace(log_density=torch.cat(log_densities))
@@ -258,3 +389,50 @@ class EBM(DensityModel):
     def to_images(self, x: Tensor) -> Tensor:
         """Decode points in the path's space into quantised images in [0, 1], on the CPU."""
         return quantise(self.space.decode(self.points(x).detach()), self.config.num_levels).cpu()
+
+
+def class_labels(labels: Labels, num: int, names: Sequence[str], seed: int = 0) -> Tensor:
+    """Return class labels (num,) int64 for ``num`` points.
+
+    >>> class_labels(["dog", 0], 4, names=["cat", "dog"])
+    tensor([1, 0, 1, 0])
+
+    Args:
+        labels: one label for all points, several used in turn, or "random" for the mixture of
+            p(x | y) over all classes. A label is an integer or the name of a class.
+        names: names of all classes.
+        seed: seed of random labels.
+
+    Raises:
+        UserError: for a model without classes, unknown names, and labels out of range.
+    """
+    num = check_argument(PositiveInt, "num", num)
+    if not names:
+        raise UserError("This model was trained without labels. Leave out labels.")
+    if isinstance(labels, str):
+        if labels == RANDOM:
+            return torch.randint(len(names), (num,), generator=make_generator("cpu", seed, num))
+        labels = [labels]
+    if isinstance(labels, Sequence):
+        labels = [_number(label, names) for label in labels]
+    values = torch.atleast_1d(as_tensor(labels, "labels"))
+    is_integer = torch.can_cast(values.dtype, torch.long)
+    if not is_integer or values.ndim != 1 or not 0 < len(values) <= num:
+        raise UserError(
+            f"Expected 1 to {num} integer labels, got {values.dtype} of shape "
+            f"{tuple(values.shape)}."
+        )
+    if values.min() < 0 or values.max() >= len(names):
+        raise UserError(
+            f"Expected labels from 0 to {len(names) - 1}, got {values.min()} to {values.max()}."
+        )
+    return values.long().repeat(-(-num // len(values)))[:num]
+
+
+def _number(label: Any, names: Sequence[str]) -> Any:
+    """Return the number of a class, given its name or its number, which may be a string."""
+    if not isinstance(label, str):
+        return label
+    if label.isdecimal() and label not in names:
+        return int(label)
+    return names.index(choose("class", label, names))

@@ -3,8 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,49 +15,17 @@ from ebm_app.utils.files import read_header, read_json, read_tensors
 if TYPE_CHECKING:
     from torch import nn
 
-#: Kinds of model; the first is the default of config.json
+#: Kinds of model in config.json
 ENERGY_MODEL, FLOW = "energy model", "flow"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-#: Hashes of the training images
-HASHES_FILE = "training_images.safetensors"
-#: Subfolder of a model folder with its amortised likelihood
-AMORTISED_FOLDER = "amortised"
 #: Index of a diffusers pipeline
 PIPELINE_FILE = "model_index.json"
 #: Patterns of the files to download
-DOWNLOADED = ["*.json", WEIGHTS_FILE, HASHES_FILE, f"{AMORTISED_FOLDER}/{WEIGHTS_FILE}"]
+DOWNLOADED = ["*.json", WEIGHTS_FILE]
 DOWNLOADED += ["unet/*.safetensors", "diffusion_pytorch_model*.safetensors"]
 #: Key of the configuration's digest in the metadata of a weights file
 DIGEST = "config_sha256"
 BUNDLED = Path(__file__).parent / "pretrained"
-#: Settings added to format 1, and their values in files without them
-ADDED: dict[str, Any] = {
-    "max_train_minutes": None,
-    "optimizer": "adam",
-    "label_dropout": 0.4,
-    "gradient_checkpointing": False,
-    "compile": None,
-    "network": "unet",
-    "num_classes": 0,
-    "early": None,
-    "calibration": None,
-}
-#: Keys in files of earlier versions -> new names; None for a removed key, which was always empty
-OLD_KEYS = {
-    "residual": "calibration",
-    "palette": None,
-    "ddp_args": None,
-    "space_arguments": None,
-    "arguments": None,
-}
-#: Setting -> values in files of earlier versions -> new values
-RENAMED: dict[str, dict[str, str]] = {
-    "time_input": {"clock": "arc_length"},
-    "weighting": {"time_score": "inverse_variance"},
-    "objective": {"ctsm_m_deviance": "ctsm_m"},
-}
-#: Unavailable objective, called ctsm_m in files without ``label_dropout``
-RETIRED_OBJECTIVE = "ctsm_m with the gamma deviance"
 T = TypeVar("T")
 
 
@@ -90,35 +57,10 @@ def read_config(
             "may be wrong. Restore it. If the change is intended, load the model with "
             "from_pretrained(folder, allow_edited_config=True) and save it again."
         )
-    own = data.pop("kind", ENERGY_MODEL)
+    own = data.pop("kind", None)
     if own != kind:
         raise UserError(f"Expected a folder with a model of kind {kind}, got {shorten(own)}.")
-    keys = [item.name for item in fields(cls)]
-    return from_dict(cls, upgrade(data, keys), str(folder / CONFIG_FILE))
-
-
-def upgrade(data: Mapping[str, Any], keys: Iterable[str] = ()) -> dict[str, Any]:
-    """Convert settings of an earlier version, as JSON data, to keys and values of this version.
-
-    Args:
-        data: model configuration or training settings.
-        keys: settings of this version. If ``data`` lacks one, it gets the value that earlier
-            versions used.
-
-    >>> upgrade({"palette": [], "path": {"name": "vp", "arguments": {}}}, ["network"])
-    {'network': 'unet', 'path': {'name': 'vp'}}
-    """
-    values = {
-        OLD_KEYS.get(key) or key: upgrade(value) if isinstance(value, Mapping) else value
-        for key, value in data.items()
-        if value or OLD_KEYS.get(key, key) is not None
-    }
-    if values.get("objective") == "ctsm_m" and "label_dropout" not in values:
-        values["objective"] = RETIRED_OBJECTIVE
-    for key, names in RENAMED.items():
-        if isinstance(values.get(key), str):
-            values[key] = names.get(values[key], values[key])
-    return {key: ADDED[key] for key in keys if key in ADDED} | values
+    return from_dict(cls, data, str(folder / CONFIG_FILE))
 
 
 def config_digest(data: Mapping[str, Any]) -> str:
@@ -170,8 +112,8 @@ def first_line(error: Exception) -> str:
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Whether a folder holds a pipeline, checkpoint or network of diffusers."""
-    if any((folder / name).exists() for name in (PIPELINE_FILE, "unet", "unet_ema")):
+    """Whether a folder holds a pipeline of diffusers, also in the flat layout of early models."""
+    if (folder / PIPELINE_FILE).exists():
         return True
     return (folder / CONFIG_FILE).is_file() and "_class_name" in read_json(folder / CONFIG_FILE)
 

@@ -10,11 +10,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from ebm_app.data.lazy import image_hashes
 from ebm_app.folders import (
     CONFIG_FILE,
     DIGEST,
-    HASHES_FILE,
     WEIGHTS_FILE,
     check_weights,
     config_digest,
@@ -25,7 +23,7 @@ from ebm_app.folders import (
 )
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument, to_dict
-from ebm_app.utils.files import read_tensors, report_damage, write_json, write_tensors
+from ebm_app.utils.files import write_json, write_tensors
 from ebm_app.utils.random import initial_weights
 from ebm_app.utils.tensors import as_tensor
 
@@ -59,8 +57,6 @@ class PretrainedModel(nn.Module):
     Attributes:
         config_class: class of the configuration.
         kind: value of "kind" in config.json.
-        training_hashes: sorted hashes of the training images, int64 (N,), or None if unknown.
-            ``save_pretrained`` stores them.
     """
 
     config_class: ClassVar[type]
@@ -72,7 +68,6 @@ class PretrainedModel(nn.Module):
             name = self.config_class.__name__
             raise UserError(f"Expected config to be a {name}, got {shorten(repr(config))}.")
         self.config = config
-        self.training_hashes: Tensor | None = None
 
     def __repr__(self) -> str:
         config, weights = self.config, sum(weight.numel() for weight in self.parameters())
@@ -98,22 +93,6 @@ class PretrainedModel(nn.Module):
         if dtype not in (torch.float32, torch.float64):
             raise UserError(f"The weights are {dtype}. Convert the model to float32 or float64.")
         return dtype
-
-    def add_training_hashes(self, hashes: Tensor | None) -> None:
-        """Add hashes (N,) from ``image_hashes`` to ``training_hashes``."""
-        arrays = [array for array in (self.training_hashes, hashes) if array is not None]
-        self.training_hashes = torch.cat(arrays).unique() if arrays else None
-
-    def was_trained_on(self, levels: Tensor) -> Tensor | None:
-        """Return whether the model was trained on each image, (B,) bool, by its content, or None
-        if the training images are unknown.
-
-        Args:
-            levels: grey levels (B, C, H, W).
-        """
-        if self.training_hashes is None:
-            return None
-        return torch.isin(image_hashes(levels), self.training_hashes)
 
     def points(self, x: Any) -> Tensor:
         """Convert points (B, C, H, W), a tensor, an array or nested lists, to a tensor on the
@@ -166,20 +145,14 @@ class PretrainedModel(nn.Module):
         with initial_weights(0):  # leaves the global random state unchanged
             model = cls(config)
         load_weights(model, folder / WEIGHTS_FILE)
-        model.add_training_hashes(read_hashes(folder))
         return model.to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write config.json, model.safetensors and the hashes of the training images, if known.
-        Each file is written atomically."""
+        """Write config.json and model.safetensors. Each file is written atomically."""
         folder = Path(check_argument(str | os.PathLike, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
         metadata = {DIGEST: config_digest(self._config_data())}
         write_tensors(folder / WEIGHTS_FILE, self.state_dict(), metadata)
-        if self.training_hashes is None:
-            (folder / HASHES_FILE).unlink(missing_ok=True)
-        else:
-            write_tensors(folder / HASHES_FILE, {"hashes": self.training_hashes})
         self.save_config(folder)
 
     def save_config(self, folder: Path) -> None:
@@ -226,26 +199,12 @@ class PretrainedModel(nn.Module):
             (Path(folder) / CARD_FILE).write_text(card, encoding="utf-8")
             try:
                 api.create_repo(repository, private=private, exist_ok=True)
-                commit = api.upload_folder(
-                    repo_id=repository,
-                    folder_path=folder,
-                    allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, CARD_FILE],
-                    delete_patterns=HASHES_FILE,  # left by an earlier version
-                )
+                commit = api.upload_folder(repo_id=repository, folder_path=folder)
             except Exception as error:
                 raise UserError(
                     f"Could not upload the model to '{repository}': {first_line(error)}"
                 ) from None
         return commit.commit_url
-
-
-def read_hashes(folder: Path) -> Tensor | None:
-    """Return the hashes (N,) of the training images of the model in a folder, or None."""
-    path = folder / HASHES_FILE
-    if not path.exists():
-        return None
-    with report_damage(path):
-        return read_tensors(path)["hashes"]
 
 
 def fingerprint(model: nn.Module) -> str:

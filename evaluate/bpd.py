@@ -1,4 +1,4 @@
-"""Compute bits per dim on held-out images: ``ebm evaluate``."""
+"""Compute bits per dim on held-out images: ``ebm bpd``."""
 
 from ebm_app.cli.bpd import main
 from ebm_app.cli.command_line import run_script

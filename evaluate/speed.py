@@ -82,7 +82,7 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
     model, weights = task.model.model, trainer.parameters
     columns = u0, u1, t, *_ = task.batch(0, torch.arange(size))
     x = model.path.sample(u0, u1, t).xt
-    features, time_input = model.features(x, t), model.time_input(model.path, model.interval, t)
+    features, time_input = model.inputs.features(x, t), model.inputs.time(t)
 
     def moments() -> Tensor:
         output = model(x, t)
@@ -90,7 +90,7 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
 
     stages = {
         "network": lambda: model.net(features, time_input.to(x.dtype)),
-        "features": lambda: model.outputs(x, t, None),
+        "features": lambda: model.raw_output(x, t, None),
         "prediction": moments,
         "loss": lambda: task.loss_module(*columns),
     }

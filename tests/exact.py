@@ -18,7 +18,7 @@ from functools import cache
 import torch
 from torch import nn
 
-from ebm_app.nets.time_score import ModelOutput
+from ebm_app.nets.time_score import ModelOutput, MomentsModel, SteinScoreModel, TimeScoreModel
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 from ebm_app.sampling.hmc import Target
 from ebm_app.utils.tensors import expand_like, sum_except_batch
@@ -175,6 +175,34 @@ class ExactDensity:
 
     def with_nodes(self, num_nodes):
         return self
+
+
+class Exact(TimeScoreModel):
+    """Time score model whose output is that of an ``ExactModel``."""
+
+    def __init__(self, model, num_nodes):
+        super().__init__(model.path, 0.1, num_nodes)
+        self.model, self.interval = model, model.interval
+        self.start, self.end = model.interval
+        self.num_levels = 256
+
+    def forward(self, x, t, condition=None, labels=None):
+        return self.model(x, t) if labels is None else self.model(x, t, labels=labels)
+
+
+class ExactScore(Exact, SteinScoreModel):
+    """The same with a Stein head."""
+
+
+class ExactMoments(Exact, MomentsModel):
+    """The same with a Stein head and a posterior variance."""
+
+
+def density_of(model, num_nodes=32):
+    """Return the time score model of an exact model, with the quantities that it has."""
+    if not model.stein_channels:
+        return Exact(model, num_nodes)
+    return (ExactMoments if model.predicts_variance else ExactScore)(model, num_nodes)
 
 
 class ExactBridge(ExactModel):

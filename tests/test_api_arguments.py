@@ -6,7 +6,7 @@ import torch
 from conftest import GREY, error_of
 from exact import generator
 
-from ebm_app import EBM, Flow, complete
+from ebm_app import EBM, Flow
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.flow import FlowConfig
 
@@ -53,16 +53,12 @@ def bits(model, images=IMAGES, **options):
 def test_images_of_any_form_are_equal(ebm, flow, images):
     for model in (ebm, flow):
         assert torch.equal(bits(model, images), bits(model))
-    mask = (IMAGES > 0.5).tolist()
-    assert complete(ebm, images, mask, num_temperatures=2).shape == IMAGES.shape
 
 
 @pytest.mark.parametrize("images", NOT_IMAGES.values(), ids=NOT_IMAGES)
 def test_invalid_images_raise_a_user_error(ebm, flow, images):
-    mask = torch.ones(8, 8, dtype=torch.bool)
     for call in (ebm.likelihood, flow.likelihood, AnomalyDetector(ebm).fit):
         error_of(call, images)
-    error_of(complete, ebm, images, mask)
 
 
 def test_invalid_settings_raise_a_user_error(ebm):

@@ -1,24 +1,21 @@
-"""The wheel, the folder of a Hugging Face Space, and the commands of the Dockerfile."""
+"""The wheel, and the commands of the Dockerfile."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from zipfile import ZipFile
 
-import httpx
 import pytest
 from conftest import ROOT, error_of, free_port
 from packaging.requirements import Requirement
 
-from ebm_app.cli.space import requirements
 
-
-def package_files(root=ROOT):
-    files = (path for path in (root / "ebm_app").rglob("*") if path.is_file())
-    return {path.relative_to(root).as_posix() for path in files if "__pycache__" not in str(path)}
+def package_files():
+    files = (path for path in (ROOT / "ebm_app").rglob("*") if path.is_file())
+    return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in str(path)}
 
 
 @pytest.mark.process
@@ -33,30 +30,6 @@ def test_wheel_holds_the_package_and_its_models(tmp_path):
     with ZipFile(wheel) as file:
         assert package_files() <= set(file.namelist())
     assert "ebm_app/pretrained/mnist/model.safetensors" in package_files()
-
-
-@pytest.mark.process
-def test_space_serves_the_page_with_its_limits(script, tmp_path):
-    main, folder = script("ui/space.py").main, tmp_path / "space"
-    main([str(folder), "--model", str(ROOT / "ebm_app/pretrained/digits")])
-    assert package_files(folder) == package_files()
-    assert (folder / "model" / "config.json").is_file()
-    requirements = (folder / "requirements.txt").read_text()
-    assert "gradio" in requirements and "ebm_app" not in requirements
-    url = f"http://127.0.0.1:{(port := free_port())}/"
-    environment = {**os.environ, "GRADIO_SERVER_PORT": str(port)}
-    with subprocess.Popen([sys.executable, "app.py"], cwd=folder, env=environment) as server:
-        try:
-            transport = httpx.HTTPTransport(retries=9)  # at growing intervals, until it starts
-            web = httpx.Client(transport=transport, trust_env=False, timeout=60)
-            assert "image-rendering" in web.get(url + "config").json()["css"]
-            files = {"files": bytes(25_000_000)}
-            assert web.post(url + "gradio_api/upload", files=files).status_code == 413
-        finally:
-            server.terminate()
-    error_of(main, [str(folder)])  # the folder is not empty
-    error_of(main, [str(tmp_path / "other"), "--model", "nothing"])
-    assert not (tmp_path / "other").exists()
 
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
@@ -85,5 +58,10 @@ def test_image_pins_its_base_and_all_packages():
     assert re.search(r"^FROM python:\d+\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.M)
     assert DOCKERFILE.count("pip install") == DOCKERFILE.count(" -c constraints.txt ") == 2
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
-    for requirement in map(Requirement, requirements()):
-        assert requirement.specifier.contains(pins[requirement.name.replace("_", "-")])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for requirement in map(
+        Requirement, [*project["dependencies"], *extras["plots"], *extras["ui"]]
+    ):
+        if requirement.name != "ebm_app":
+            assert requirement.specifier.contains(pins[requirement.name.replace("_", "-")])

@@ -12,18 +12,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import digit, error_of
-from exact import F64, ExactModel, generator, normal
+from exact import F64, ExactModel, density_of, generator, normal
 from PIL import Image
 from safetensors.torch import save_file
 
 import ebm_app
-from ebm_app import EBM, complete
+from ebm_app import EBM
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.levels import to_levels
 from ebm_app.likelihood import VariationalBound
-from ebm_app.likelihood.dequantisation import TruncatedNormal
-from ebm_app.nets.density import density_of
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import PFODESampler
@@ -93,18 +91,18 @@ def test_encoded_images_are_points_of_the_model(ebm):
     assert torch.equal(x, ebm.encode(to_levels(images(), 17), seed=3))
     assert torch.equal(ebm.energy(x.double()), ebm.energy(x))
     assert ebm.energy(x).shape == ebm.time_score(x, 0.5).shape == (3,)
-    default = ebm.likelihood(images(), "elbo", "uniform")
+    default = ebm.likelihood(images(), "elbo")
     assert torch.equal(ebm.log_prob(images()), default.log_prob)
 
 
 @pytest.mark.parametrize("name", ["digits", "digits-energy"])
 def test_inference_mode_gives_the_same_results(name):
-    ebm, x, mask = EBM.from_pretrained(name), digit(), torch.ones(8, 8, dtype=torch.bool)
+    ebm, x = EBM.from_pretrained(name), digit()
     calls = [
         partial(ebm.likelihood, x, "probability_flow", num_steps=1, max_refinements=0),
         partial(ebm.sample, 1, num_steps=2),
-        partial(ebm.density.with_nodes(4).log_density_gradient, x, 0.9),
-        partial(complete, ebm, x, mask, num_temperatures=2, final_steps=0),
+        partial(ebm.model.with_nodes(4).log_density_gradient, x, 0.9),
+        partial(ebm.sample, 1, "annealed_hmc", num_temperatures=2, final_steps=0),
     ]
     for call in calls:
         with torch.inference_mode():
@@ -130,13 +128,11 @@ def test_results_do_not_depend_on_batch_size(ebm):
 
 def test_options_by_name_equal_objects(ebm):
     u = torch.rand((2, 3, 1, 8, 8), generator=generator(7))
-    options = {"estimator": "elbo", "dequantiser": "truncated_normal", "seed": 4, "num_nodes": 4}
-    by_name = ebm.likelihood(images(), noise=u, **options)
-    bound = VariationalBound(num_nodes=4, seed=4)
-    by_object = ebm.likelihood(images(), bound, TruncatedNormal(), noise=u)
+    by_name = ebm.likelihood(images(), noise=u, estimator="elbo", seed=4, num_nodes=4)
+    by_object = ebm.likelihood(images(), VariationalBound(num_nodes=4, seed=4), noise=u)
     assert torch.equal(by_name.log_prob, by_object.log_prob) and by_name.nfe == 2 * 4
     default = ebm.log_prob(images(), noise=u)
-    assert torch.equal(default, ebm.likelihood(images(), "elbo", "uniform", noise=u).log_prob)
+    assert torch.equal(default, ebm.likelihood(images(), "elbo", noise=u).log_prob)
     assert not torch.equal(default, by_name.log_prob)
 
 
@@ -156,10 +152,9 @@ def test_wrong_files_and_options_are_reported(ebm, tmp_path):
 
 
 def test_push_to_hub_uploads_model_and_card(ebm, tmp_path, monkeypatch):
-    def upload_folder(repo_id, folder_path, allow_patterns, delete_patterns):
+    def upload_folder(repo_id, folder_path):
         for path in Path(folder_path).iterdir():
-            if path.name in allow_patterns:
-                shutil.copy(path, tmp_path)
+            shutil.copy(path, tmp_path)
         return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
 
     hub = SimpleNamespace(create_repo=Mock(), upload_folder=upload_folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = "ebm_app"
 SCRIPTS = ("train", "sample", "evaluate", "ui")
-MAX_LINES = 300
+MAX_LINES = 500
 
 #: From the top. A unit is a folder or a module of the package; "ebm_app" is its __init__. Modules
 #: of a unit may import each other.
@@ -17,11 +17,11 @@ LAYERS = (
     ("web", "ebm_app"),
     ("training", "anomaly", "ratios"),
     ("evaluation",),
-    ("completion", "compose", "morphing"),
     ("ebm", "flow"),
-    ("annealing", "model"),
+    ("annealing",),
     ("sampling", "likelihood", "objectives"),
-    ("nets", "spaces"),
+    ("nets",),
+    ("spaces",),
     ("pretrained",),
     ("folders",),
     ("config",),

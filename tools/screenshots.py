@@ -24,14 +24,12 @@ NUM_COLOURS = 128
 SCENES = {
     "Score": (None, "Answer", "±.*, by "),
     "Generate": ("Generate", "Run", r"^\d+ images"),
-    "Complete": ("Complete", "Run", r"^\d+ completions"),
     "Toy": ("Train", "Run", r"^\d+ steps"),
     "Mutual information": ("Estimate", "Estimate", r"rows, 1 \+ 1 columns"),
 }
 #: Tabs in order; the last one has no run. The last three are in the tab ``RESEARCH``.
 TABS, RESEARCH = (*SCENES, "Model"), "For researchers"
 #: Points of strokes, as fractions of the canvas
-HALF_A_DIGIT = ((0.37, 0.35), (0.5, 0.25), (0.64, 0.35), (0.6, 0.6))
 SEVEN = ((0.33, 0.25), (0.67, 0.25), (0.58, 0.5), (0.47, 0.8))
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
@@ -53,7 +51,7 @@ def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - a
 
 def open_tab(page: Page, name: str) -> None:
     """Open a tab, and its parent tab if necessary."""
-    if name in TABS[3:]:
+    if name in TABS[2:]:
         open_tab(page, RESEARCH)
     tab = page.get_by_role("tab", name=name, exact=True).locator("visible=true")
     if not tab.count():  # narrow windows hide tabs behind "More tabs"
@@ -99,8 +97,8 @@ def run_scene(page: Page, tab: str) -> None:
     """Open a tab, run its scene, if any, and wait for the result."""
     open_tab(page, tab)
     page.wait_for_timeout(1000)
-    if tab in ("Score", "Complete"):
-        draw(page, SEVEN if tab == "Score" else HALF_A_DIGIT)
+    if tab == "Score":
+        draw(page, SEVEN)
     if tab in SCENES:
         button, label, pattern = SCENES[tab]
         if button is not None:

@@ -23,8 +23,8 @@ from ebm_app.data.levels import to_display
 from ebm_app.data.pictures import to_pil, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.noise import dequantisation_noise
-from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.protocols import require
+from ebm_app.nets.time_score import SteinScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import sum_except_batch
@@ -91,9 +91,9 @@ def noise_times(ebm: EBM) -> list[float]:
     Raises:
         UserError: if the model has no Stein head, or its path does not start from N(0, I).
     """
-    density = require(ebm.density, SteinHeadDensity, "Anomaly detection")
+    model = require(ebm.model, SteinScoreModel, "Anomaly detection")
     levels = torch.tensor(noise_levels(ebm.config.image_shape), dtype=torch.float64)
-    return require_one_sided(density.path).log_snr_inverse(levels).tolist()
+    return require_one_sided(model.path).log_snr_inverse(levels).tolist()
 
 
 @torch.no_grad()
@@ -124,9 +124,9 @@ def extract_features(ebm: EBM, levels: Tensor) -> Features:
 def _features_at(ebm: EBM, y: Tensor, noise: Tensor, time: float) -> tuple[Tensor, ...]:
     """Return squares (B, H, W), variances (B,) and time scores (B,) of points y (B, C, H, W) at
     time t."""
-    t, path = torch.tensor(time, dtype=torch.float64), ebm.density.path
+    t, path = torch.tensor(time, dtype=torch.float64), ebm.model.path
     alpha, deviation = path.alpha(t).item(), path.variance(t).sqrt().item()
-    output = ebm.density.output(alpha * y + deviation * noise, time)
+    output = ebm.model.output(alpha * y + deviation * noise, time)
     squares = (noise + deviation * output.score).square().mean(1)
     if output.variance is None:
         variance = torch.ones_like(squares)

@@ -9,13 +9,21 @@ from pathlib import Path
 from ebm_app.cli.command_line import run_script
 
 #: Command -> module of this package; the first line of its docstring is the summary
-COMMANDS = {"train": "train", "flow": "train_flow", "distill": "distill", "sample": "sample"}
-COMMANDS |= {"score": "score", "evaluate": "bpd", "compare": "compare", "ais": "ais"}
-COMMANDS |= {"anomaly": "anomaly", "selftest": "selftest", "classify": "classify"}
-COMMANDS |= {"samplers": "samplers", "ratio": "ratio", "mi": "mi", "toy": "toy", "ui": "app"}
-COMMANDS |= {"space": "space"}
-#: Other names of commands
-ALIASES = {"bpd": "evaluate", "app": "ui", "train_flow": "flow", "train_energy": "distill"}
+COMMANDS = {
+    "train": "train",
+    "flow": "train_flow",
+    "energy": "train_energy",
+    "sample": "sample",
+    "bpd": "bpd",
+    "score": "score",
+    "ais": "ais",
+    "samplers": "samplers",
+    "anomaly": "anomaly",
+    "ratio": "ratio",
+    "mi": "mi",
+    "toy": "toy",
+    "ui": "app",
+}
 
 
 def main() -> int:
@@ -24,14 +32,13 @@ def main() -> int:
     if name == "--version":
         print(f"ebm_app {version('ebm_app')}")
         return 0
-    command = ALIASES.get(name, name)
-    if command not in COMMANDS:
-        lines = [f"  {command:9} {summary(COMMANDS[command])}" for command in COMMANDS]
+    if name not in COMMANDS:
+        lines = [f"  {command:9} {summary(module)}" for command, module in COMMANDS.items()]
         print("usage: ebm COMMAND ...", *lines, sep="\n")
         print("Help: ebm COMMAND --help. Version: ebm --version.")
         return 0 if name in ("-h", "--help") else 2
     sys.argv = [f"ebm {name}", *words]
-    return run_script(import_module(f"ebm_app.cli.{COMMANDS[command]}").main)
+    return run_script(import_module(f"ebm_app.cli.{COMMANDS[name]}").main)
 
 
 def summary(module: str) -> str:

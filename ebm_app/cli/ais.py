@@ -46,20 +46,20 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate log Z by the selected methods; return the metrics of each."""
     args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
-    _, levels, _ = held_out(args, ebm)
+    _, levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", args)
-    density = require(ebm.density, LogDensity, "ais")
+    model = require(ebm.model, LogDensity, "ais")
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
     for name in args.method:
         is_diffused, estimate = METHODS[name]
         if is_diffused not in runs:
             seed = derive_seed(args.seed, len(runs))
-            runs[is_diffused] = Chains(density, args, is_diffused, points, seed)
+            runs[is_diffused] = Chains(model, args, is_diffused, points, seed)
         results[name] = estimate(runs[is_diffused], args.num_chains)
     estimates = {name: result.estimate._asdict() for name, result in results.items()}
     output.write({"methods": estimates})  # the bits of many images may take hours
-    shared = accelerator, ebm, levels, noise, TimeIntegral(), ebm.dequantiser, args.batch_size
+    shared = accelerator, ebm, levels, noise, TimeIntegral(), args.batch_size
     _, bits = bits_by_estimator(*shared, wrap=partial(tqdm, desc="bits per dim"))
     num_dims = levels[0].numel()
     methods = {name: figures_of(result, bits, num_dims) for name, result in results.items()}

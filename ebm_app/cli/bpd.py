@@ -1,8 +1,8 @@
 """Compute bits per dim of a model on held-out images, with one or more estimators of log p.
 
-ebm evaluate digits --estimator all
-ebm evaluate digits --estimator probability_flow --estimator_args num_steps=40
-ebm evaluate digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split validation
+ebm bpd digits --estimator all
+ebm bpd digits --estimator probability_flow --estimator_args num_steps=40
+ebm bpd digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split validation
 
 The first table has the mean over images, its standard error (stderr), and the numerical error of
 the mean (numerical_error) and of a single image (image_error). The numerical error is due to the
@@ -40,31 +40,26 @@ class Arguments(HeldOutFlags):
         "of the JSON output. elbo: normalised lower bound; path_integral: integral of the time "
         "score along noisy copies of the image; probability_flow: density of the probability "
         "flow ODE; time_integral: integral of the time score at the image; energy: one pass of "
-        "an energy network; amortised: one pass of a network from ebm distill; discrete: bound "
-        "of a diffusers model; all: every estimator that the model supports",
+        "an energy network; all: every estimator that the model supports",
         (),
     )
     estimator_args: tuple[str, ...] = setting(
         "settings KEY=VALUE, applied to every estimator that has them", ()
     )
-    dequantisation: str | None = setting(
-        "uniform, truncated_normal, decoder or learned_decoder; if not given, the model's", None
-    )
     labels: bool = setting("evaluate p(x | label) with the labels of the images", False)
-    formats: bool = setting("also print the bits of PNG, WebP and JPEG XL (if installed)", False)
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 
 
 def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
     """Return the selected estimators, keyed by their text "NAME key=value ..."."""
-    from ebm_app.likelihood import ALIASES, ESTIMATORS, make_estimator, resolve_estimator
+    from ebm_app.likelihood import ESTIMATORS, make_estimator
 
     runs = {run: run.split() or [""] for run in args.estimator or [ebm.default_estimator]}
     for name, *_ in runs.values():
-        choose("estimator", name, [*ESTIMATORS, *ALIASES, ALL])
+        choose("estimator", name, [*ESTIMATORS, ALL])
     if ALL in runs:
-        runs = {name: [name] for name, kind in ESTIMATORS.items() if kind.supports(ebm.density)}
-    kinds = {run: ESTIMATORS[resolve_estimator(name)[0]] for run, (name, *_) in runs.items()}
+        runs = {name: [name] for name, kind in ESTIMATORS.items() if kind.supports(ebm.model)}
+    kinds = {run: ESTIMATORS[name] for run, (name, *_) in runs.items()}
     settings = settings_of_each(kinds, args.estimator_args)
     estimators = {}
     for run, (name, *pairs) in runs.items():
@@ -78,37 +73,26 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     args = parse(Arguments, __doc__, argv)
     for run in args.estimator:
         check_name("estimator", run.partition(" ")[0], ALL)
-    if args.dequantisation:
-        check_name("dequantisation", args.dequantisation)
     # slow to import, and not needed for --help
-    import torch
-
     from ebm_app.evaluation.held_out import labels_for
-    from ebm_app.evaluation.scoring import bits_by_estimator, codec_bits, disagreements
-    from ebm_app.likelihood.dequantisation import DEQUANTISERS
+    from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
     from ebm_app.likelihood.noise import dequantisation_noise
-    from ebm_app.utils.processes import on_main, shut_down
+    from ebm_app.utils.processes import shut_down
 
     accelerator, ebm = open_model(args)
     estimators = make_estimators(args, ebm)
-    dequantiser_name = args.dequantisation or ebm.config.dequantisation
-    dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
-    data, levels, trained_on = held_out(args, ebm)
+    data, levels = held_out(args, ebm)
     labels = labels_for(ebm.config, data, args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", args)
-    output.data |= {"trained_on": trained_on, "images": data.summary()}
+    output.data["images"] = data.summary()
     if is_main:
         print(data.describe(), file=sys.stderr)
-    formats = {}
-    if args.formats:  # first, because the estimators may take hours
-        decoded = levels[torch.arange(len(levels))]
-        formats = on_main(accelerator, lambda: codec_bits(decoded)) or {}
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
-        shared = accelerator, ebm, levels, noise, estimator, dequantiser, args.batch_size
+        shared = accelerator, ebm, levels, noise, estimator, args.batch_size
         bits[name], results[name] = bits_by_estimator(*shared, wrap=bar, labels=labels)
         if is_main:  # later estimators may take hours or fail
             with suppress(OSError):  # reported by ``save`` below
@@ -116,14 +100,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     first = next(iter(results))
     figures = {
         **results[first],
-        "trained_on": None if trained_on is None else len(trained_on),
         "estimator": first,
-        "dequantisation": dequantiser_name,
+        "dequantisation": ebm.config.dequantisation,
         "split": args.split,
         "model": args.model,
         "estimators": results,
         "disagreements": disagreements(bits),
-        "formats": formats,
     }
     if is_main:
         output.save(figures)
@@ -131,7 +113,5 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         if len(results) > 1:
             print(to_markdown(figures["disagreements"]))
         warn_of_disagreements({name: row["bits_per_dim"] for name, row in results.items()})
-        for name, value in formats.items():
-            print(f"{name}: {value:.3f} bits per dim, with all images in one file")
     shut_down(accelerator)
     return figures if is_main else None

@@ -27,20 +27,18 @@ from tyro.conf import Positional
 
 from ebm_app.utils.errors import Interrupted, UserError, user_message
 from ebm_app.utils.fields import Seed, configuration, setting, user_errors
-from ebm_app.utils.output import lasting_terminal
 from ebm_app.utils.registry import choose, import_extension
 
 T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
-#: Names and aliases by setting, to check flags before slow imports. Tests compare the registries
+#: Names by setting, to check flags before slow imports. Tests compare the registries
 NAMES = {
-    "estimator": "elbo path_integral probability_flow time_integral energy discrete amortised "
-    "noised pf_ode ratio paper",
+    "estimator": "elbo path_integral probability_flow time_integral energy",
     "sampler": "dpm pf_ode annealed_hmc",
-    "objective": "ctsm ctsm_v ctsm_m tsm dual",
+    "objective": "ctsm ctsm_v ctsm_m tsm",
     "path": "linear_vp vp schrodinger_bridge",
     "space": "ambient display gaussian copula spline",
-    "dequantisation": "uniform truncated_normal decoder learned_decoder",
+    "dequantisation": "uniform truncated_normal",
     "augmentation": "none flip affine",
     "optimizer": "adam muon",
 }
@@ -173,33 +171,24 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     """Run the ``main`` of a command and return the exit code.
 
     The metrics that ``main`` returns are printed as JSON on the last line. An error that the user
-    can fix is printed on stderr without a traceback, with exit code 2. The exit code is also 2 if
-    the metrics could not be written to stdout, and 128 + N after signal N.
+    can fix is printed on stderr without a traceback, with exit code 2. The exit code is 128 + N
+    after signal N.
     """
-    code, problem = 0, None
-    with lasting_terminal() as stdout:
-        try:
-            figures = main(argv)
-            if figures is not None:
-                print(json.dumps(figures))
-        except (UserError, ImportError, OSError, MemoryError, RuntimeError) as error:
-            if user_message(error) is None:
-                raise
-            code, problem = 2, f"error: {user_message(error)}"
-        except Interrupted as stop:
-            code, problem = (
-                128 + stop.signum,
-                (
-                    f"Stopped by {stop}. Saved {stop.saved}; resume with "
-                    "--resume_from_checkpoint latest."
-                ),
-            )
-        except KeyboardInterrupt:
-            code, problem = 130, "Stopped."
-        stdout.flush()
-        if code == 0 and stdout.is_lost:
-            code = 2
-            problem = "error: Could not write the metrics to stdout; they are in the run record."
-        if problem:
-            print(problem, file=sys.stderr)
-    return code
+    try:
+        figures = main(argv)
+        if figures is not None:
+            print(json.dumps(figures), flush=True)
+    except (UserError, ImportError, OSError, MemoryError, RuntimeError) as error:
+        message = user_message(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        advice = "resume with --resume_from_checkpoint latest"
+        print(f"Stopped by {stop}. Saved {stop.saved}; {advice}.", file=sys.stderr)
+        return 128 + stop.signum
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    return 0

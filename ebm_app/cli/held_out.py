@@ -1,7 +1,6 @@
 """Flags of commands that evaluate a model on held-out images."""
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ebm_app.cli.command_line import CommonFlags, ImageFileFlags, ModelFlag
@@ -63,7 +62,7 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
             f"{args.num_levels}, which is for diffusers pipelines. Leave it out."
         )
     if args.eps is not None:
-        ebm.density = ebm.density.with_eps(args.eps)
+        ebm.model = ebm.model.with_eps(args.eps)
         if args.eps < ebm.model.eps:
             print(
                 f"warning: The model was trained on times up to 1 - {ebm.model.eps}, but --eps "
@@ -73,9 +72,8 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
     return accelerator, ebm
 
 
-def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images, list[str] | None]":
-    """Return a data set, the grey levels (N, C, H, W) of the images to evaluate, and the names of
-    those that the model was trained on, or None if unknown. Warns if there are any."""
+def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images]":
+    """Return a data set, and the grey levels (N, C, H, W) of the images to evaluate."""
     from ebm_app.evaluation.held_out import images_for  # slow to import
 
     data = images_for(
@@ -92,19 +90,4 @@ def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images, list[str
             f"Expected at least 2 images for a standard error, got {len(levels)}. Use another "
             "--split."
         )
-    mask, names = ebm.was_trained_on(levels), data.split_names(args.split)
-    rows = [] if mask is None else mask.nonzero().flatten().tolist()
-    trained_on = None if mask is None else [names[row] for row in rows]
-    warn_of_training_images(trained_on, len(levels))
-    return data, levels, trained_on
-
-
-def warn_of_training_images(names: Sequence[str] | None, num: int) -> None:
-    """Warn that the model was trained on some of ``num`` images, naming at most ten of them."""
-    if names:
-        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-        print(
-            f"warning: The model was trained on {len(names)} of these {num} images: "
-            f"{', '.join(names[:10])}{more}. Their likelihoods may be too high.",
-            file=sys.stderr,
-        )
+    return data, levels

@@ -19,7 +19,7 @@ from ebm_app.utils.fields import (
 
 T = TypeVar("T", bound=RunOptions)
 #: Flags that must not change when a run is resumed
-FIXED = ("dataset", "resolution", "size", "model", "target", "others")
+FIXED = ("dataset", "resolution", "size", "model")
 #: Flags that may change, since images and weights are compared with the checkpoint
 MOVABLE = ("data_root", "skip_bad", "flow", "init_from")
 

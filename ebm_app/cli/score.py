@@ -3,9 +3,8 @@
 ebm score digits photos --output scores.csv
 
 The table has one row per image: file, log_prob in nats, its standard error over dequantisation
-draws (stderr), bits_per_dim, and whether the model was trained on the image (yes, no, or empty if
-unknown). Images must have the size, channels and grey levels of the model, or be converted with
-the flags --resize, --grayscale, --rgb and --round_levels.
+draws (stderr) and bits_per_dim. Images must have the size, channels and grey levels of the model,
+or be converted with the flags --resize, --grayscale, --rgb and --round_levels.
 """
 
 import csv
@@ -26,7 +25,6 @@ from ebm_app.cli.command_line import (
     check_name,
     parse,
 )
-from ebm_app.cli.held_out import warn_of_training_images
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.files import name_in_errors
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from ebm_app.data.levels import ImageFormat
     from ebm_app.ebm import EBM
 
-COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim", "trained_on")
+COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim")
 
 
 @configuration(kw_only=True)
@@ -71,14 +69,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             rows += batch
     if not rows:
         raise UserError(f"No file in '{args.folder}' could be scored. Use another folder.")
-    trained_on = [row[0] for row in rows if row[4] == "yes"]
-    warn_of_training_images(trained_on, len(rows))
     return {
         "output": str(args.output),
         "images": len(rows),
         "bad": len(files) - len(rows),
         "bits_per_dim": sum(row[3] for row in rows) / len(rows),
-        "trained_on": None if ebm.training_hashes is None else len(trained_on),
     }
 
 
@@ -140,7 +135,7 @@ def write_rows(
         table.writerows([columns, *rows] if mode == "w" else rows)
 
 
-def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list[float | str]]:
+def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list[float]]:
     """Return the columns after the file name, for a batch of images.
 
     The noise of an image only depends on the seed and its number, so results do not depend on the
@@ -157,7 +152,4 @@ def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list
     generators = (make_generator("cpu", args.seed, number) for number in images)
     draws = torch.stack([torch.rand(shape, generator=generator) for generator in generators], 1)
     result = ebm.likelihood(batch, args.estimator, noise=draws, seed=args.seed)
-    columns = (each.tolist() for each in (result.log_prob, result.error, result.bits_per_dim))
-    mask = ebm.was_trained_on(batch)
-    trained_on = [""] * len(batch) if mask is None else ["yes" if row else "no" for row in mask]
-    return [*columns, trained_on]
+    return [each.tolist() for each in (result.log_prob, result.error, result.bits_per_dim)]

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.folder import read_folder
-from ebm_app.data.lazy import Images, LazyImages, image_hashes
+from ebm_app.data.lazy import Images, LazyImages
 from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display, to_levels
 from ebm_app.data.named import DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import HUB, as_images, read_hub
-from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, select, split_by_content
+from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, select, split_by_name
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.registry import choose
@@ -56,9 +56,9 @@ class ImageData:
         report: Mapping[str, Any] | None = None,
     ) -> Self:
         """Build a data set from its splits, with labels and names if all splits have them. Missing
-        splits are held out from the training split by ``split_by_content``."""
+        splits are held out from the training split by ``split_by_name``."""
         if missing := HELD_OUT.keys() - splits.keys():
-            splits = {**splits, **split_by_content(splits["train"], missing)}
+            splits = {**splits, **split_by_name(splits["train"], missing)}
         images, *columns, class_names = zip(*(splits[split] for split in SPLITS), strict=True)
         labels, names = (None if any(own is None for own in each) else each for each in columns)
         options = {"labels": labels, "names": names, "report": dict(report or {})}
@@ -105,13 +105,12 @@ class ImageData:
     ) -> Self:
         """Build a data set from images as accepted by ``ebm_app.train``.
 
-        The validation images are also the test split. If ``validation`` is None, a tenth of
-        ``images``, with all their copies, is held out. Otherwise, validation labels are -1
-        (unknown).
+        The validation images are also the test split. If ``validation`` is None, a random
+        tenth of ``images`` is held out. Otherwise, validation labels are -1 (unknown).
 
         Raises:
             UserError: for tensors that are not images with ``num_levels`` grey levels, fewer than
-                3 distinct images, or labels that are not one integer per image.
+                3 images, or labels that are not one integer per image.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
         images, own, _, class_names = as_images(images)
@@ -158,12 +157,6 @@ class ImageData:
         """Return the images (N, C, H, W) of the split "train", "validation" or "test"."""
         return getattr(self, choose("split", name, SPLITS))
 
-    def split_names(self, name: str) -> list[str]:
-        """Return the names of the images of a split: file names, or split and index."""
-        if self.names is None:
-            return [f"{name} {index}" for index in range(len(self.split(name)))]
-        return self.names[SPLITS.index(choose("split", name, SPLITS))]
-
     def split_labels(self, name: str) -> Tensor:
         """Return the class labels (N,) of a split."""
         index = SPLITS.index(choose("split", name, SPLITS))
@@ -179,17 +172,14 @@ class ImageData:
 
 
 def _hold_out(data: Labelled) -> tuple[Labelled, Labelled]:
-    """Hold out a random tenth of the images, at least 2, with all their copies."""
+    """Hold out a random tenth of the images, at least 2."""
+    num = len(data.images)
+    if num < 3:
+        raise UserError(f"Expected at least 3 images, got {num}. Add images.")
     # RandomState is stable across versions of numpy
-    order = torch.from_numpy(np.random.RandomState(0).permutation(len(data.images)))
-    hashes = image_hashes(data.images)[order]
-    is_held_out = torch.isin(hashes, hashes[-max(2, len(order) // 10) :])
-    if is_held_out.all():
-        raise UserError(
-            f"Expected at least 3 distinct images, got {len(order)} images, of which "
-            f"{len(hashes.unique())} are distinct. Add images."
-        )
-    return select(data, order[~is_held_out]), select(data, order[is_held_out])
+    order = torch.from_numpy(np.random.RandomState(0).permutation(num))
+    train, held_out = order.tensor_split([-max(2, num // 10)])
+    return select(data, train), select(data, held_out)
 
 
 def image_digest(levels: Images, labels: Tensor | None = None) -> str:
@@ -212,7 +202,7 @@ def load_images(
     skip_bad: bool = False,
 ) -> ImageData:
     """Load a data set by name. Missing splits are held out from the training images by their
-    content, about a tenth each.
+    names, about a tenth each.
 
     >>> load_images("digits").image_shape
     (1, 8, 8)

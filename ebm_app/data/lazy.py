@@ -32,8 +32,6 @@ MEMORY = 2**30
 FEW = 5000
 #: Max share of the free disk space that the cache of a data set may use
 DISK_SHARE = 0.5
-#: Files in the cache of a data set
-IMAGES_FILE, HASHES_FILE = "images.npy", "hashes.npy"
 #: Decoding threads; Pillow releases the GIL
 WORKERS = min(16, os.cpu_count() or 1)
 #: Min number of images, and of batches, that are decoded ahead of training
@@ -42,21 +40,6 @@ AHEAD, BATCHES_AHEAD = 4 * WORKERS, 2
 BLOCK, PART = 256, 16
 #: Decodes the image with an index to uint8 (C, H, W)
 Read = Callable[[int], Tensor]
-
-
-def content_hash(pixels: np.ndarray) -> int:
-    """Return a 64-bit signed hash of an image, uint8 (C, H, W).
-
-    An RGB image with three equal channels has the same hash as the grey image.
-
-    >>> grey = np.arange(4, dtype=np.uint8).reshape(1, 2, 2)
-    >>> content_hash(grey) == content_hash(grey.repeat(3, 0))
-    True
-    """
-    if len(pixels) > 1 and (pixels == pixels[:1]).all():
-        pixels = pixels[:1]
-    digest = hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
 
 
 class LazyImages:
@@ -69,16 +52,12 @@ class LazyImages:
         read: returns the image with an index.
         rows: indices (N,) of the images.
         shape: (C, H, W).
-        hashes: hashes (N,) of the images, int64, see ``content_hash``.
     """
 
     dtype, device, ndim = torch.uint8, torch.device("cpu"), 4
 
-    def __init__(
-        self, read: Read, rows: Tensor, shape: tuple[int, int, int], hashes: Tensor
-    ) -> None:
+    def __init__(self, read: Read, rows: Tensor, shape: tuple[int, int, int]) -> None:
         self.read, self.rows, self.shape = read, rows, torch.Size([len(rows), *shape])
-        self.hashes = hashes
         self.pool: ThreadPoolExecutor | None = None
         self.pending: deque[tuple[Tensor, list[Future[Tensor]]]] = deque()
 
@@ -87,7 +66,7 @@ class LazyImages:
 
     def select(self, rows: Tensor | slice) -> LazyImages:
         """Return a subset of the images without decoding them."""
-        return LazyImages(self.read, self.rows[rows], tuple(self.shape[1:]), self.hashes[rows])
+        return LazyImages(self.read, self.rows[rows], tuple(self.shape[1:]))
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor | LazyImages:
         if isinstance(rows, slice):
@@ -125,13 +104,6 @@ class LazyImages:
 Images = Tensor | LazyImages
 
 
-def image_hashes(images: Images) -> Tensor:
-    """Return the hashes (N,) of images (N, C, H, W), int64."""
-    if isinstance(images, LazyImages):
-        return images.hashes
-    return torch.tensor([content_hash(image) for image in images.cpu().numpy()], dtype=torch.int64)
-
-
 def key_of(folder: Path, names: Iterable[str], conversion: str) -> str:
     """Return a digest of a conversion and the paths, sizes and modification times of files."""
     digest, root = hashlib.sha256(conversion.encode()), folder.absolute()
@@ -152,62 +124,56 @@ def load_all(read: Read, num: int, name: Callable[[int], str], key: str | None =
         UserError: if the images differ in size.
     """
     if key is None or (num <= FEW and num * read(0).numel() <= MEMORY):
-        return _images(read, *_decode(read, num, name))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "ebm_app" / "images" / key
+        return _images(read, num, *_decode(read, num, name))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ebm_app" / "images"
+    file = cache / f"{key}.npy"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.parent / ".lock"):  # the first process decodes, others wait
-            if not folder.is_dir():
-                pending = folder.with_name(key + ".tmp")
-                array, hashes, shape = _decode(read, num, name, pending)
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / ".lock"):  # the first process decodes, others wait
+            if not file.exists():
+                pending = file.with_suffix(".tmp")
+                array, shape = _decode(read, num, name, pending)
                 if not isinstance(array, np.memmap):
-                    return _images(read, array, hashes, shape)
-                array.flush()  # before the cache is renamed
-                np.save(pending / HASHES_FILE, hashes.numpy())
-                os.replace(pending, folder)
+                    return _images(read, num, array, shape)
+                array.flush()  # before the file is renamed
+                os.replace(pending, file)
     except OSError as error:
         reason = error.strerror or error
-        print(f"warning: cannot cache images in '{folder.parent}': {reason}.", file=sys.stderr)
-        return _images(read, *_decode(read, num, name))
-    images = torch.from_numpy(np.load(folder / IMAGES_FILE, mmap_mode="c"))
+        print(f"warning: cannot cache images in '{cache}': {reason}.", file=sys.stderr)
+        return _images(read, num, *_decode(read, num, name))
+    images = torch.from_numpy(np.load(file, mmap_mode="c"))
     if images.numel() <= MEMORY:
         return images
-    hashes = torch.from_numpy(np.load(folder / HASHES_FILE))
-    shape = tuple(images.shape[1:])
-    return LazyImages(images.__getitem__, torch.arange(num), shape, hashes)
+    return LazyImages(images.__getitem__, torch.arange(num), tuple(images.shape[1:]))
 
 
-def _images(
-    read: Read, array: np.ndarray | None, hashes: Tensor, shape: tuple[int, ...]
-) -> Images:
+def _images(read: Read, num: int, array: np.ndarray | None, shape: tuple[int, ...]) -> Images:
     """Return decoded images, which are read again on every access if there is no array."""
     if array is not None:
         return torch.from_numpy(array)
-    return LazyImages(read, torch.arange(len(hashes)), shape, hashes)
+    return LazyImages(read, torch.arange(num), shape)
 
 
-def _allocate(shape: tuple[int, ...], folder: Path | None) -> np.ndarray | None:
-    """Create an array for images (N, C, H, W) in a new folder, or else in memory, or return None
+def _allocate(shape: tuple[int, ...], file: Path | None) -> np.ndarray | None:
+    """Create an array for images (N, C, H, W) in a new file, or else in memory, or return None
     without space."""
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-        if math.prod(shape) > DISK_SHARE * shutil.disk_usage(folder.parent).free:
-            print(f"warning: '{folder.parent}' is too full to cache images.", file=sys.stderr)
-            folder = None
-    if folder is None:
+    if file is not None:
+        file.unlink(missing_ok=True)  # it may be mapped, so do not overwrite it
+        if math.prod(shape) > DISK_SHARE * shutil.disk_usage(file.parent).free:
+            print(f"warning: '{file.parent}' is too full to cache images.", file=sys.stderr)
+            file = None
+    if file is None:
         return np.empty(shape, np.uint8) if math.prod(shape) <= MEMORY else None
-    folder.mkdir()
-    print(f"Decoding {shape[0]} images to '{folder}'.", file=sys.stderr)
-    return np.lib.format.open_memmap(folder / IMAGES_FILE, "w+", np.uint8, shape)
+    print(f"Decoding {shape[0]} images to '{file}'.", file=sys.stderr)
+    return np.lib.format.open_memmap(file, "w+", np.uint8, shape)
 
 
 def _decode(
-    read: Read, num: int, name: Callable[[int], str], folder: Path | None = None
-) -> tuple[np.ndarray | None, Tensor, tuple[int, ...]]:
-    """Decode images. Return an array (N, C, H, W) from ``_allocate``, the hashes (N,) and the
-    shape (C, H, W). Grey images become RGB if there are RGB images."""
-    array, hashes, shape = None, torch.empty(num, dtype=torch.int64), (0,)
+    read: Read, num: int, name: Callable[[int], str], file: Path | None = None
+) -> tuple[np.ndarray | None, tuple[int, ...]]:
+    """Decode images. Return an array (N, C, H, W) from ``_allocate``, and the shape (C, H, W).
+    Grey images become RGB if there are RGB images."""
+    array, shape = None, (0,)
     with ThreadPoolExecutor(WORKERS) as pool:
         for begin in range(0, num, BLOCK):
             block = range(begin, min(begin + BLOCK, num))
@@ -222,11 +188,10 @@ def _decode(
                     )
                 if len(pixels) > shape[0]:  # the first image, or the first RGB image
                     shape = tuple(pixels.shape)
-                    wider = _allocate((num, *shape), folder)
+                    wider = _allocate((num, *shape), file)
                     if index and array is not None and wider is not None:
                         wider[:index] = array[:index]
                     array = wider
                 if array is not None:
                     array[index] = pixels.numpy()
-                hashes[index] = content_hash(pixels.numpy())
-    return array, hashes, shape
+    return array, shape

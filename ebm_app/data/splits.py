@@ -1,21 +1,26 @@
-"""Splits of a data set by image content.
+"""Splits of a data set by the names of its images.
 
-Copies of an image are always in the same split, and adding images does not move other images.
+The split of an image is a seeded function of its name, so added images move no other image. Equal
+images with different names may be in different splits.
 """
 
+import hashlib
+import os
 from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ebm_app.data.lazy import Images, image_hashes
+from ebm_app.data.lazy import Images
 from ebm_app.utils.errors import UserError
 
 SPLITS = ("train", "validation", "test")
-#: Shares of the held-out splits, as consecutive intervals of the hashes
-HELD_OUT = {"test": 0.1, "validation": 0.1}
-#: Min distinct images in a data set to be split, and in each split
+#: Interval of the positions of each held-out split, see ``position_of``
+HELD_OUT = {"test": (0.0, 0.1), "validation": (0.1, 0.2)}
+#: Seed of the positions
+SEED = 0
+#: Min images in a data set to be split, and in each split
 MIN_IMAGES, MIN_SPLIT = 10, 2
 
 
@@ -36,34 +41,44 @@ def select(data: Labelled, rows: Tensor) -> Labelled:
     return Labelled(chosen, None if labels is None else labels[rows], names, class_names)
 
 
-def split_by_content(data: Labelled, held_out: Collection[str] = HELD_OUT) -> dict[str, Labelled]:
-    """Split images by the hashes of their content. Splits are in the order of the hashes.
+def position_of(name: str) -> float:
+    """Return a hash of a name that is uniform in [0, 1).
 
-    Each held-out split has a tenth of the images on average, with binomial spread.
+    >>> position_of("cats/1.png")
+    0.7669479501929644
+    """
+    digest = hashlib.sha256(os.fsencode(f"{SEED} {name}")).digest()
+    return int.from_bytes(digest[:6]) / 2**48
+
+
+def split_by_name(data: Labelled, held_out: Collection[str] = HELD_OUT) -> dict[str, Labelled]:
+    """Split images by the positions of their names.
+
+    Each held-out split has a tenth of the images on average, with binomial spread. Its images are
+    in the order of their positions, so that the first ones are a random sample.
 
     Args:
+        data: images with names. The names of image files are their paths in the data set's folder.
         held_out: splits to hold out, "validation" and "test"; other images are for training.
 
     Raises:
-        UserError: if there are fewer than 10 distinct images, or fewer than 2 in a split.
+        UserError: if there are fewer than 10 images, or fewer than 2 in a split.
     """
-    hashes = image_hashes(data.images)
-    order = hashes.argsort(stable=True)
-    position = hashes[order].double() / 2.0**64 + 0.5  # uniform in [0, 1)
-    rows, is_train, begin = {}, torch.ones(len(order), dtype=torch.bool), 0.0
-    for name, share in HELD_OUT.items():
-        is_inside = (position >= begin) & (position < begin + share)
-        begin += share
-        if name in held_out:
-            rows[name], is_train = order[is_inside], is_train & ~is_inside
+    position, order = torch.tensor(
+        [position_of(name) for name in data.names], dtype=torch.float64
+    ).sort()
+    rows, is_train = {}, torch.ones(len(order), dtype=torch.bool)
+    for split, (low, high) in HELD_OUT.items():
+        if split in held_out:
+            is_inside = (position >= low) & (position < high)
+            rows[split], is_train = order[is_inside], is_train & ~is_inside
     rows["train"] = order[is_train]
-    sizes = {name: len(hashes[own].unique()) for name, own in rows.items()}
-    num = sum(sizes.values())
-    if num < MIN_IMAGES or min(sizes.values()) < MIN_SPLIT:
-        counts = ", ".join(f"{size} for {name}" for name, size in sizes.items())
+    sizes = {split: len(own) for split, own in rows.items()}
+    if len(order) < MIN_IMAGES or min(sizes.values()) < MIN_SPLIT:
+        counts = ", ".join(f"{size} for {split}" for split, size in sizes.items())
         raise UserError(
-            f"Expected at least {MIN_IMAGES} distinct images and {MIN_SPLIT} in each split, got "
-            f"{len(order)} images, of which {num} are distinct: {counts}. Add images, or make the "
-            "splits yourself as folders train, validation and test."
+            f"Expected at least {MIN_IMAGES} images and {MIN_SPLIT} in each split, got "
+            f"{len(order)} images: {counts}. Add images, or make the splits yourself as folders "
+            "train, validation and test."
         )
-    return {name: select(data, own) for name, own in rows.items()}
+    return {split: select(data, own) for split, own in rows.items()}

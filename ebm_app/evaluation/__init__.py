@@ -1,1 +1,1 @@
-"""Evaluation of trained models: bits per dim, self-test, and quality of samples."""
+"""Evaluation of trained models: bits per dim, and quality of samples."""

@@ -1,38 +1,22 @@
-"""Bits per dim of many images: by estimators, on all processes, and by lossless image formats."""
+"""Bits per dim of many images by estimators, on all processes."""
 
-import io
 import math
-import shutil
-import subprocess
 import time
 from itertools import combinations
-from math import ceil, isfinite, log, sqrt
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from math import isfinite, log, sqrt
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from ebm_app.data.levels import NUM_VALUES
-from ebm_app.data.pictures import to_pil
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
 from ebm_app.likelihood import ESTIMATORS, Estimator
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
-from ebm_app.likelihood.dequantisation import Dequantiser
-from ebm_app.utils.errors import UserError
 from ebm_app.utils.processes import Wrap, sharded
 from ebm_app.utils.tensors import standard_error
 
-#: Options of Pillow's strongest lossless compression, by format
-PILLOW_OPTIONS = {
-    "PNG": {"optimize": True},
-    "WebP": {"lossless": True, "quality": 100, "method": 6},
-}
-#: Command of JPEG XL's lossless encoder
-CJXL = ("cjxl", "--distance=0", "--effort=9", "--quiet")
 #: Default number of images between updates of the progress bar
 BATCH_SIZE = 128
 
@@ -82,7 +66,6 @@ def bits_by_estimator(
     levels: Tensor,
     noise: Tensor,
     estimator: Estimator,
-    dequantiser: Dequantiser,
     batch_size: int | None,
     **options: Any,
 ) -> tuple[Tensor, dict[str, Any]]:
@@ -96,10 +79,10 @@ def bits_by_estimator(
     Args:
         options: further arguments of ``bits_of_images``.
     """
-    begin, density = time.perf_counter(), ebm.density
-    options |= {"estimator": estimator, "dequantiser": dequantiser}
+    begin = time.perf_counter()
+    options["estimator"] = estimator
     bits, error, nfe = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
-    end = dequantiser.time(ebm.cells, density.path, density.end)
+    end = ebm.dequantiser.time(ebm.cells, ebm.model.path, ebm.model.end)
     image_error = error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
     is_known = isfinite(image_error)  # NaN for a single probe or draw
     num_independent = len(levels) if estimator.error_is_drawn else 1
@@ -139,42 +122,6 @@ def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:
             }
         )
     return pairs
-
-
-def codec_bits(levels: Tensor) -> dict[str, float]:
-    """Return the size of images (N, C, H, W) in bits per dim as PNG, WebP and, if the program
-    ``cjxl`` is installed, JPEG XL.
-
-    The images are stored in one near-square sheet, so that headers do not count. A format can
-    therefore exploit similarities between images, and the bits depend on N.
-
-    >>> codec_bits(torch.zeros(16, 1, 8, 8, dtype=torch.uint8))["PNG"] < 2
-    True
-
-    Raises:
-        UserError: for images without 1 or 3 channels, or with more than 256 levels.
-    """
-    num, channels, height, width = levels.shape
-    if channels not in (1, 3) or int(levels.max()) >= NUM_VALUES:
-        raise UserError(
-            f"Expected images of 1 or 3 channels and at most {NUM_VALUES} levels for image "
-            f"formats, got shape {tuple(levels.shape)}."
-        )
-    columns = ceil(sqrt(num))
-    rows = num // columns  # images of an incomplete row are left out
-    sheet = levels[: rows * columns].byte().view(rows, columns, channels, height, width)
-    picture = to_pil(sheet.permute(0, 3, 1, 4, 2).reshape(rows * height, -1, channels).numpy())
-    sizes = {}
-    for name, options in PILLOW_OPTIONS.items():
-        picture.save(buffer := io.BytesIO(), name, **options)
-        sizes[name] = len(buffer.getvalue())
-    if shutil.which(CJXL[0]):
-        with TemporaryDirectory() as folder:
-            source, target = Path(folder, "sheet.png"), Path(folder, "sheet.jxl")
-            picture.save(source)
-            subprocess.run([CJXL[0], source, target, *CJXL[1:]], check=True, capture_output=True)
-            sizes["JPEG XL"] = target.stat().st_size
-    return {name: 8 * size / sheet.numel() for name, size in sizes.items()}
 
 
 def mean_likelihood(

@@ -47,17 +47,17 @@ def trace(ebm: EBM, image: Tensor, seed: int = 0) -> Trace | None:
 
     at the dequantised image x; None for a model without a time score.
     """
-    density = ebm.density
-    if not isinstance(density, TimeScore):
+    model = ebm.model
+    if not isinstance(model, TimeScore):
         return None
-    path = require_one_sided(density.path)
+    path = require_one_sided(model.path)
     levels = to_levels(image, ebm.config.num_levels)
     point = ebm.dequantise(levels, noise_for(levels, ebm.dtype, seed)[0])
-    ends = path.arc_length(torch.tensor([density.start, point.t], dtype=torch.float64))
+    ends = path.arc_length(torch.tensor([model.start, point.t], dtype=torch.float64))
     lengths = torch.linspace(*ends.tolist(), NUM_TIMES, dtype=torch.float64)
     times = path.arc_length_inverse(lengths)
     x = point.y.expand(NUM_TIMES, -1, -1, -1)
-    terms = density.time_score_terms(x, times)
+    terms = model.time_score_terms(x, times)
     terms = terms / expand_like(path.time_score_variance(times).sqrt(), terms)
     rates = terms.flatten(1).sum(1)
     start = standard_normal_log_density(point.y.double()).sum()

@@ -8,8 +8,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ebm_app.likelihood.amortised import Amortised
-from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.estimator import Estimator, PointEstimator
 from ebm_app.likelihood.path_integral import PathIntegral
@@ -23,25 +21,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "probability_flow": ProbabilityFlowDensity,
     "time_integral": TimeIntegral,
     "energy": EnergyEstimate,
-    "discrete": DiscreteBound,
-    "amortised": Amortised,
 }
-#: Old name of an estimator -> its new name, and the settings that it implies.
-ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "noised": ("path_integral", {}),
-    "pf_ode": ("probability_flow", {}),
-    "ratio": ("time_integral", {}),
-    "paper": ("time_integral", {"integrator": "rk45"}),
-}
-
-
-def resolve_estimator(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the key in ``ESTIMATORS`` of a name or an old name, and the settings it implies.
-
-    >>> resolve_estimator("paper")
-    ('time_integral', {'integrator': 'rk45'})
-    """
-    return ALIASES.get(name, (name, {}))
 
 
 def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int = 0) -> Estimator:
@@ -51,16 +31,13 @@ def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int
     3
 
     Args:
-        name: a key of ``ESTIMATORS`` or ``ALIASES``.
+        name: a key of ``ESTIMATORS``, or an estimator.
         seed: default for the setting ``seed`` of estimators that draw noise.
 
     Raises:
         UserError: for an unknown name or setting.
     """
-    implied: dict[str, Any] = {}
-    if isinstance(name, str):
-        name, implied = resolve_estimator(name)
-        kind = ESTIMATORS.get(name)
-        if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
-            implied = {"seed": seed, **implied}
-    return make(ESTIMATORS, Estimator, "estimator", name, {**implied, **settings})
+    kind = ESTIMATORS.get(name) if isinstance(name, str) else None
+    if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
+        settings = {"seed": seed, **settings}
+    return make(ESTIMATORS, Estimator, "estimator", name, settings)

@@ -12,7 +12,6 @@ values are in nats.
 
 import math
 from abc import ABC, abstractmethod
-from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 import torch
@@ -70,9 +69,7 @@ class Dequantiser(ABC):
         [0, 1)."""
 
     @abstractmethod
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
         """Draw from q for levels (B, *), with uniform ``noise`` (B, *) in [0, 1)."""
 
 
@@ -87,13 +84,11 @@ class UniformDequantisation(Dequantiser):
     def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
         return cells.space.encode(dequantise(levels, cells.num_levels, noise))
 
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
         x = dequantise(levels, cells.num_levels, noise)
         y, log_abs_det = cells.space.encode_with_log_abs_det(x)
         share = log_abs_det / x[0].numel() - math.log(cells.num_levels)
-        return Dequantised(y, density.end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
+        return Dequantised(y, model.end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
 
 
 class CentreDequantiser(Dequantiser):
@@ -112,12 +107,12 @@ class CentreDequantiser(Dequantiser):
         return y, math.log(sigma.item()) + 0.5 * math.log(2 * math.pi)
 
     def normal_points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
+        self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals
     ) -> tuple[Tensor, Tensor, float]:
         """Return e ~ N(0, I) and, at the last time, the values of ``around``."""
         centre = self.training_points(levels, cells, noise)
         e = torch.special.ndtri(noise.double().clamp_min(2**-26))
-        return e, *self.around(centre, e, density.path, density.end)
+        return e, *self.around(centre, e, model.path, model.end)
 
     def scale_of(self, space: Space, path: GaussianPath) -> float:
         """Return the total width of all cells at t = 1, for a space that only scales pixels."""
@@ -147,15 +142,13 @@ class TruncatedNormal(CentreDequantiser):
 
     tau: Tau = 3.0
 
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
-        t = self.time(cells, density.path, density.end)
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+        t = self.time(cells, model.path, model.end)
         centre = self.training_points(levels, cells, noise)
         # Phi(e) is uniform between the truncation points; erfinv is accurate in both tails
         mass = math.erf(self.tau / SQRT2)
         e = SQRT2 * torch.erfinv(mass * (2 * noise.double() - 1))
-        y, log_scale = self.around(centre, e, density.path, t)
+        y, log_scale = self.around(centre, e, model.path, t)
         return Dequantised(y, t, 0.5 * e.square() + (log_scale + math.log(mass)))
 
     def time(self, cells: Cells, path: GaussianPath, end: float = 1.0) -> float:
@@ -183,18 +176,6 @@ def log_evidence(levels: Tensor, e: Tensor, ratio: float, num_levels: int) -> Te
     return total
 
 
-@lru_cache(maxsize=64)
-def decoder_log_prob(ratio: float, num_levels: int) -> Tensor:
-    r"""Return E[log P(k | k + ratio e)] in nats over e ~ N(0, 1), for each level k: (L,) float64,
-    by the trapezoidal rule on [-9, 9]. P(k | z) is proportional to exp(-(z - k)^2 / (2 ratio^2)).
-    """
-    e = torch.linspace(-9, 9, 721, dtype=torch.float64)
-    weights = torch.softmax(-e.square() / 2, 0)
-    levels = torch.arange(num_levels)[:, None].expand(-1, len(e))
-    evidence = log_evidence(levels, e.expand_as(levels), ratio, num_levels)
-    return (weights * (-e.square() / 2 - evidence)).sum(1)
-
-
 @configuration
 class Decoder(CentreDequantiser):
     r"""Normal noise with a decoder: y = alpha_t c_k + sqrt(v_t) e, where c_k is the centre of the
@@ -213,23 +194,16 @@ class Decoder(CentreDequantiser):
         UserError: for a space that stretches cells unequally.
     """
 
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
-        e, y, log_scale = self.normal_points(levels, cells, noise, density)
-        ratio = self.ratio(cells, density.path, density.end)
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+        e, y, log_scale = self.normal_points(levels, cells, noise, model)
+        ratio = self.ratio(cells, model.path, model.end)
         evidence = log_evidence(levels, e, ratio, cells.num_levels)
-        return Dequantised(y, density.end, log_scale - evidence)
+        return Dequantised(y, model.end, log_scale - evidence)
 
     def ratio(self, cells: Cells, path: GaussianPath, t: float) -> float:
         """Return the standard deviation of y in units of the distance between levels."""
         scale, time = self.scale_of(cells.space, path), torch.tensor(t, dtype=torch.float64)
         return (path.variance(time).sqrt() / path.alpha(time)).item() * cells.num_levels / scale
-
-    def log_prob(self, levels: Tensor, cells: Cells, path: GaussianPath, t: float) -> Tensor:
-        """Return the mean of log P(k | y) over y at time t, in nats: (B, *) float64."""
-        table = decoder_log_prob(self.ratio(cells, path, t), cells.num_levels)
-        return table.to(levels.device)[levels.long()]
 
 
 @configuration
@@ -245,13 +219,11 @@ class LearnedDecoder(CentreDequantiser):
         UserError: for a space that stretches cells unequally, or a model without a decoder.
     """
 
-    def points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, density: Marginals
-    ) -> Dequantised:
-        density = require(density, LevelDecoder, "dequantisation learned_decoder")
-        e, y, log_scale = self.normal_points(levels, cells, noise, density)
-        decoded = density.level_log_prob(levels, y, density.end)
-        return Dequantised(y, density.end, 0.5 * e.square() + log_scale + decoded)
+    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+        model = require(model, LevelDecoder, "dequantisation learned_decoder")
+        e, y, log_scale = self.normal_points(levels, cells, noise, model)
+        decoded = model.level_log_prob(levels, y, model.end)
+        return Dequantised(y, model.end, 0.5 * e.square() + log_scale + decoded)
 
     def last_time(self, cells: Cells, path: GaussianPath) -> float:
         """Return the time with noise of ``DECODER_NOISE`` levels."""
@@ -259,11 +231,13 @@ class LearnedDecoder(CentreDequantiser):
         return path.time_of_ratio(DECODER_NOISE * width)
 
 
-#: Name of ``LearnedDecoder``
-LEARNED = "learned_decoder"
+#: Name of ``LearnedDecoder``, the dequantisation of energy networks
+LEARNED_DECODER = "learned_decoder"
 DEQUANTISERS: dict[str, type[Dequantiser]] = {
     "uniform": UniformDequantisation,
     "truncated_normal": TruncatedNormal,
-    "decoder": Decoder,
-    LEARNED: LearnedDecoder,
+    "decoder": Decoder,  # of diffusers pipelines
+    LEARNED_DECODER: LearnedDecoder,
 }
+#: Values of ``--dequantisation`` of a time score model
+TRAINABLE = ("uniform", "truncated_normal")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
-from ebm_app.nets.density import MomentsDensity
 from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
+from ebm_app.nets.time_score import MomentsModel
 from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
@@ -165,13 +165,13 @@ def draw_residuals(model: SteinScore, x: Tensor, rule: BoundRule, e: Tensor) -> 
     exact score.
     """
     points = expand_like(rule.a, e) * x + expand_like(rule.deviation, e) * e
-    if isinstance(model, MomentsDensity):
+    if isinstance(model, MomentsModel):
         score, predicted = evaluate_in_chunks(model.score_and_variance, points, rule.times)
     else:
         (score,) = evaluate_in_chunks(lambda x, t: (model.score(x, t),), points, rule.times)
     residual = (e + expand_like(rule.deviation, e) * score).double()
     e = e.double()
-    if isinstance(model, MomentsDensity):
+    if isinstance(model, MomentsModel):
         # Var[e | x_r] from Var[eps | x_r], where sqrt(w) e is a share of the noise of the path
         share = expand_like(rule.deviation.square() / rule.variances, e)
         return Residuals(e, residual, 1 - share + share * predicted.double())

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
-from ebm_app.nets.density import SteinHeadDensity
 from ebm_app.nets.protocols import LogDensityEstimate, require
+from ebm_app.nets.time_score import SteinScoreModel
 from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
@@ -96,12 +96,12 @@ class PathIntegral(PointEstimator):
     num_draws: Draws = 2
     seed: Seed = 0
 
-    needs: ClassVar[type] = SteinHeadDensity
+    needs: ClassVar[type] = SteinScoreModel
     error_is_drawn: ClassVar[bool] = True
 
     @torch.no_grad()
-    def __call__(self, model: SteinHeadDensity, x: Tensor, t: float) -> LogDensityEstimate:
-        model = require(model, SteinHeadDensity, "estimator path_integral")
+    def __call__(self, model: SteinScoreModel, x: Tensor, t: float) -> LogDensityEstimate:
+        model = require(model, SteinScoreModel, "estimator path_integral")
         path = require_one_sided(model.path)
         rule = curve_rule(path, model.start, t, self.num_nodes)
         noise = normal_draws(self.num_draws, x, self.seed)
@@ -115,7 +115,7 @@ class PathIntegral(PointEstimator):
 
     @staticmethod
     def _integrate(
-        model: SteinHeadDensity, x: Tensor, e: Tensor, rule: CurveRule
+        model: SteinScoreModel, x: Tensor, e: Tensor, rule: CurveRule
     ) -> tuple[Tensor, Tensor]:
         """Return the terms of the log density along the curve of ``e``, by the rule and by half of
         its nodes: (B, *) each, or (B, 1) if the model only has their sum."""

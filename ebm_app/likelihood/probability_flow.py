@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
-from ebm_app.nets.protocols import LogDensityEstimate, NoiseModel, SteinScore, require
-from ebm_app.paths import require_one_sided
+from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
+from ebm_app.paths import LogSNRPath, require_one_sided
 from ebm_app.paths.base import ARC_LENGTH, LOG_SNR
 from ebm_app.paths.probability_flow import probes_for, solve_flow
 from ebm_app.utils.fields import Fraction, Probes, Refinements, Seed, Steps, configuration
@@ -47,8 +47,8 @@ class ProbabilityFlowDensity(PointEstimator):
     def __call__(self, model: SteinScore, x: Tensor, t: float) -> LogDensityEstimate:
         model = require(model, SteinScore, "estimator probability_flow")
         path = require_one_sided(model.path)
-        # predicted noise is inexact at t = 0 too, where alpha grows fast in arc length
-        schedule = LOG_SNR if isinstance(model, NoiseModel) else ARC_LENGTH
+        # at t = 0 of a diffusion with discrete steps, alpha grows fast in arc length
+        schedule = LOG_SNR if isinstance(path, LogSNRPath) else ARC_LENGTH
 
         def solve(rows: Tensor, level: int) -> tuple[Tensor, int]:
             """Solve with 2^level times as many steps. Return the log densities (K, b) and the

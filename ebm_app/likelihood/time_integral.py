@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator
-from ebm_app.nets.energy_net import EnergyDensity
+from ebm_app.nets.energy_net import EnergyModel
 from ebm_app.nets.protocols import LogDensityEstimate, TimeScore, require
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.fields import configuration
@@ -54,11 +54,11 @@ class EnergyEstimate(PointEstimator):
     offset makes the mean bits equal to those of the bound.
     """
 
-    needs: ClassVar[type] = EnergyDensity
+    needs: ClassVar[type] = EnergyModel
 
     @torch.no_grad()
-    def __call__(self, model: EnergyDensity, x: Tensor, t: float) -> LogDensityEstimate:
-        model = require(model, EnergyDensity, "estimator energy")
+    def __call__(self, model: EnergyModel, x: Tensor, t: float) -> LogDensityEstimate:
+        model = require(model, EnergyModel, "estimator energy")
         components = model.terms(x, t) - model.calibration.mean / x[0].numel()
         value = sum_except_batch(components)
         return LogDensityEstimate(

@@ -99,8 +99,8 @@ def _sum(*terms: tuple[Tensor, Tensor]) -> Tensor:
     return sum(expand_like(coefficient, tensor) * tensor for coefficient, tensor in terms)
 
 
-#: Predictions of energy networks (see ``energy_net``), which are not in ``PREDICTIONS``
-ENERGIES = ENERGY, LEVEL_ENERGY = "energy", "level_energy"
+#: Prediction of energy networks (see ``energy_net``), which is not in ``PREDICTIONS``
+ENERGY = "level_energy"
 PREDICTIONS: dict[str, Prediction] = {
     # the terms themselves, for data with regular marginals at t = 1
     "raw": Prediction(lambda path, x, t, out, head, num_levels: (out, None, head)),

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.config import EBMConfig, PathConfig
-from ebm_app.folders import CONFIG_FILE, PIPELINE_FILE, find_folder, first_line
-from ebm_app.nets.density import PathDensity, expand_time
+from ebm_app.folders import PIPELINE_FILE, find_folder, first_line
+from ebm_app.nets.path_model import PathModel, expand_time
 from ebm_app.nets.protocols import Time
 from ebm_app.paths import LogSNRPath
 from ebm_app.utils.errors import UserError, shorten
@@ -25,8 +25,6 @@ from ebm_app.utils.tensors import expand_like
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")
 SCHEDULERS = ("DDPMScheduler", "DDIMScheduler", "EulerDiscreteScheduler")
 WEIGHTS = "diffusion_pytorch_model"
-#: Subfolders of networks; the first one that exists is read
-UNETS = ("unet_ema", "unet")
 #: Value with which ``EulerDiscreteScheduler`` replaces abar = 0 at zero terminal SNR
 NO_SIGNAL = 2.0**-24
 #: Prediction type -> function (x, network output, a, s) -> noise e in x = a x1 + s e
@@ -37,8 +35,8 @@ NOISE_OF: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-class PipelineModel(nn.Module):
-    r"""Noise prediction network of a diffusers pipeline.
+class PipelineModel(PathModel):
+    r"""Noise prediction network of a diffusers pipeline, with a Stein score but no time score.
 
     Step i of the scheduler has alpha_i^2 = abar_i and v_i = 1 - abar_i. The path interpolates
     these noise levels linearly in l = log(abar / (1 - abar)), from t = 0 at the last step to t = 1
@@ -64,9 +62,7 @@ class PipelineModel(nn.Module):
     """
 
     def __init__(self, net: nn.Module, abar: Tensor, prediction: str, channels: int) -> None:
-        super().__init__()
-        self.net, self.channels, self.eps = net, channels, 0.0
-        self.noise_of = NOISE_OF[choose("prediction_type", prediction, NOISE_OF)]
+        noise_of = NOISE_OF[choose("prediction_type", prediction, NOISE_OF)]
         abar = abar.detach().cpu().double()
         abar = abar[: max(1, int((abar > NO_SIGNAL).sum()))]
         ratios = (abar.log() - torch.log1p(-abar)).flip(0)
@@ -75,8 +71,8 @@ class PipelineModel(nn.Module):
                 "The scheduler's noise does not increase with every step. Use a scheduler with "
                 "betas between 0 and 1."
             )
-        self.path = LogSNRPath(ratios[0].item(), ratios[-1].item())
-        self.interval = (0.0, 1.0)
+        super().__init__(LogSNRPath(ratios[0].item(), ratios[-1].item()), (0.0, 1.0))
+        self.net, self.channels, self.noise_of, self.eps = net, channels, noise_of, 0.0
         self.times = (ratios - ratios[0]) / (ratios[-1] - ratios[0])
 
     def step(self, t: Tensor) -> Tensor:
@@ -93,6 +89,15 @@ class PipelineModel(nn.Module):
             out = self.net(x, step).sample[:, : self.channels].to(x.dtype)
         alpha, sigma = self.path.alpha(t), self.path.variance(t).sqrt()
         return self.noise_of(x, out, expand_like(alpha, x), expand_like(sigma, x))
+
+    def score(self, x: Tensor, t: Time) -> Tensor:
+        """Return grad_x log p_t(x) = -noise / sqrt(v_t): (B, *)."""
+        times = expand_time(t, x)
+        return -self(x, times) / expand_like(self.path.variance(times).sqrt(), x)
+
+    def score_cost(self, t: float) -> int:
+        """Return the number of network passes per call of ``score``."""
+        return 1
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of this module, but not of the network."""
@@ -112,29 +117,8 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-class DiffusionDensity(PathDensity):
-    """Density of a ``PipelineModel``, with a Stein score and noise, but no time score."""
-
-    def __init__(self, model: PipelineModel) -> None:
-        super().__init__(model)
-        self.times = model.times
-
-    def noise(self, x: Tensor, step: int) -> Tensor:
-        """Return the predicted noise (B, *) in ``x`` (B, *) at noise level ``times[step]``."""
-        return self.model(x, expand_time(self.times[step], x))
-
-    def score(self, x: Tensor, t: Time) -> Tensor:
-        """Return grad_x log p_t(x) = -noise / sqrt(v_t): (B, *)."""
-        times = expand_time(t, x)
-        return -self.model(x, times) / expand_like(self.path.variance(times).sqrt(), x)
-
-    def score_cost(self, t: float) -> int:
-        """Return the number of network passes per call of ``score``."""
-        return 1
-
-
-def read_pipeline(source: Any, num_levels: int) -> tuple[DiffusionDensity, EBMConfig]:
-    """Return the density and configuration of a pipeline.
+def read_pipeline(source: Any, num_levels: int) -> tuple[PipelineModel, EBMConfig]:
+    """Return the model and configuration of a pipeline.
 
     Args:
         source: a pipeline, its folder or hub id, or a pair of a ``UNet2DModel`` and a scheduler. A
@@ -159,7 +143,7 @@ def read_pipeline(source: Any, num_levels: int) -> tuple[DiffusionDensity, EBMCo
         )
     model, image_shape = _model(net, scheduler)
     settings = {"space": "display", "dequantisation": "decoder", "path": PathConfig("scheduler")}
-    return DiffusionDensity(model), EBMConfig("diffusers", image_shape, num_levels, **settings)
+    return model, EBMConfig("diffusers", image_shape, num_levels, **settings)
 
 
 def _check_kind(kind: str, supported: Sequence[str]) -> None:
@@ -173,9 +157,8 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     record = read_json(_scheduler_file(folder))
     kind = record.get("_class_name")
     _check_kind(kind, SCHEDULERS)
-    # averaged weights of a checkpoint, weights of a pipeline, or the flat layout
-    places = (folder / name for name in UNETS)
-    unet = next((place for place in places if (place / CONFIG_FILE).is_file()), folder)
+    # the files of early models are all in one folder
+    unet = folder / "unet" if (folder / "unet").is_dir() else folder
     options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
     options["variant"] = _variant(unet)
     try:
@@ -205,13 +188,10 @@ def _variant(unet: Path) -> str | None:
 
 
 def _scheduler_file(folder: Path) -> Path:
-    """Return the configuration file of the scheduler. For a training checkpoint, it is in the
-    folder of the run."""
-    above = 2 if folder.name in UNETS else 1 if folder.name.startswith("checkpoint-") else 0
-    for base in [folder, *folder.absolute().parents[:above]]:
-        for name in ("scheduler/scheduler_config.json", "scheduler_config.json"):
-            if (base / name).is_file():
-                return base / name
+    """Return the configuration file of the scheduler."""
+    for name in ("scheduler/scheduler_config.json", "scheduler_config.json"):
+        if (folder / name).is_file():
+            return folder / name
     raise UserError(
         f"{folder} has no scheduler_config.json. Pass the pair (network, scheduler) to "
         "EBM.from_diffusers."

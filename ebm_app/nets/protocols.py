@@ -95,20 +95,6 @@ class LogDensity(SteinScore, Protocol):
 
 
 @runtime_checkable
-class NoiseModel(SteinScore, Protocol):
-    """Diffusion model with discrete noise levels, whose network predicts the noise.
-
-    Attributes:
-        times: times of the noise levels, from noise to data, (T + 1,) float64.
-    """
-
-    times: Tensor
-
-    def noise(self, x: Tensor, step: int) -> Tensor:
-        """Return the predicted noise (B, *) in ``x`` (B, *) at noise level ``times[step]``."""
-
-
-@runtime_checkable
 class LevelDecoder(Marginals, Protocol):
     """Density with a decoder of the grey levels of an image."""
 
@@ -122,7 +108,6 @@ PROVIDERS: dict[type, tuple[str, str]] = {
     SteinScore: ("a Stein score", "models trained with this package and diffusers pipelines"),
     LogDensity: ("a log density", "models trained with this package"),
     LevelDecoder: ("a decoder of grey levels", "models that predict posterior moments"),
-    NoiseModel: ("discrete noise levels", "diffusers pipelines"),
 }
 
 
@@ -131,7 +116,7 @@ def require(model: Any, protocol: type[P], user: str) -> P:
 
     Args:
         protocol: a key of ``PROVIDERS``.
-        user: what needs it, for the error message, such as "estimator discrete".
+        user: what needs it, for the error message, such as "estimator elbo".
 
     Raises:
         UserError: if the model does not implement the protocol.

@@ -1,20 +1,36 @@
-"""Networks on a path: time score models and their inputs.
+r"""Models of the time score, and what follows from it: log densities and Stein scores.
 
-The network gets a time in [0, 1]. It predicts the quantities from which the terms of the time
-score are computed (see ``parametrisation``) and, optionally, a Stein head.
+For fixed x, log p_t(x) = log N(x; 0, I) + integral_0^t d/ds log p_s(x) ds is a one-dimensional
+integral. It is computed by a Gauss-Legendre rule in the arc length of the path, in which the
+integrand has unit scale. All values are in nats.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from copy import copy
+from typing import ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ebm_app.nets.parametrisation import PREDICTIONS
-from ebm_app.paths import GaussianPath
-from ebm_app.utils.registry import choose
-from ebm_app.utils.tensors import expand_like, sum_except_batch
+from ebm_app.nets.grey_levels import level_log_prob
+from ebm_app.nets.path_model import PathModel, expand_time
+from ebm_app.nets.protocols import PROVIDERS, LogDensityEstimate, Time
+from ebm_app.paths import GaussianPath, require_one_sided
+from ebm_app.paths.base import arc_length_rule
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Nodes, check_argument
+from ebm_app.utils.quadrature import Rule
+from ebm_app.utils.tensors import (
+    ChunkFunction,
+    copy_to,
+    evaluate_in_chunks,
+    expand_like,
+    leaves,
+    sum_except_batch,
+)
+
+#: Min quadrature nodes of any interval
+MIN_NODES = 8
 
 
 class ModelOutput(NamedTuple):
@@ -33,133 +49,32 @@ class ModelOutput(NamedTuple):
     variance: Tensor | None = None
 
 
-#: (path, interval of the model, t (B,)) -> time input (B,) of the network, in [0, 1]
-TimeInput = Callable[[GaussianPath, tuple[float, float], Tensor], Tensor]
-
-
-def arc_length_fraction(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
-    """Return (tau(t) - tau(t0)) / (tau(t1) - tau(t0)), where tau is the arc length of the path."""
-    # on the device of t, because torch.tensor would wait for a GPU
-    start, end = (path.arc_length(torch.full_like(t[:1], time)) for time in interval)
-    return (path.arc_length(t) - start) / (end - start)
-
-
-TIME_INPUTS: dict[str, TimeInput] = {
-    "time": lambda path, interval, t: t,
-    "arc_length": arc_length_fraction,
-}
-
-
-class PathNetwork(nn.Module):
-    """Network whose inputs are a point and a time of a path.
+class TimeScoreModel(PathModel, ABC):
+    """Model of the time score d/dt log p_t(x). The log density is its integral, and the Stein
+    score is the gradient of this integral. Subclasses define ``forward``.
 
     Args:
-        net: (x (B, *), time (B,)) -> tensor.
         path: path.
         eps: margin of the interval of times, as in ``GaussianPath.interval``.
-        time_input: a key of ``TIME_INPUTS``.
-        input_frequencies: see ``features``; n frequencies multiply the input channels by 1 + 2 n.
-        condition_dim: number of additional input channels, one constant plane per number of a
-            condition (see ``augmentation``).
+        num_nodes: quadrature nodes for the whole interval, at least 3. An interval with a share s
+            of the arc length uses n + s (num_nodes - n) nodes with n = ``MIN_NODES``. On Gaussian
+            data it is then as accurate as the whole interval; with s num_nodes nodes it is not.
 
-    Raises:
-        UserError: for an unknown time_input.
+    >>> from ebm_app import EBM
+    >>> model = EBM.from_pretrained("digits").model
+    >>> model.log_density(torch.zeros(2, 1, 8, 8), model.end).shape
+    torch.Size([2])
     """
 
-    def __init__(
-        self,
-        net: nn.Module,
-        path: GaussianPath,
-        eps: float,
-        time_input: str = "arc_length",
-        input_frequencies: Sequence[float] = (),
-        condition_dim: int = 0,
-    ) -> None:
-        super().__init__()
-        self.net, self.path, self.eps = net, path, eps
-        self.time_input = TIME_INPUTS[choose("time_input", time_input, TIME_INPUTS)]
-        self.input_frequencies, self.condition_dim = tuple(input_frequencies), condition_dim
-        self.interval = path.interval(eps)
+    #: Network passes per call of ``time_score``
+    passes: ClassVar[int] = 1
 
-    def outputs(self, x: Tensor, t: Tensor, condition: Tensor | None, *labels: Tensor) -> Tensor:
-        """Return the raw output of the network at x (B, *) and t (B,) float64."""
-        time = self.time_input(self.path, self.interval, t).to(x.dtype)
-        return self.net(self.features(x, t, condition), time, *labels)
+    def __init__(self, path: GaussianPath, eps: float, num_nodes: int = 32) -> None:
+        super().__init__(path, path.interval(eps))
+        self.eps = eps
+        self.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
 
-    def features(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        r"""Concatenate x, along dimension 1, with g sin(2 pi f x) and g cos(2 pi f x) for each
-        frequency f, and with the planes of the condition.
-
-        These Fourier features resolve the bins of quantised data (Kingma et al. 2021,
-        arXiv:2107.00630, appendix C). The gain g = exp(-2 pi^2 f^2 v_t) is the expected amplitude
-        of a feature under noise of variance v_t. Without it, clean points at early times, as in a
-        likelihood, would have features that no noisy training point has.
-        """
-        channels = [x]
-        for frequency in self.input_frequencies:
-            gain = torch.exp(-2 * (math.pi * frequency) ** 2 * self.path.variance(t))
-            angle = 2 * math.pi * frequency * x
-            channels += [expand_like(gain, x) * feature for feature in (angle.sin(), angle.cos())]
-        return self.with_condition(channels, condition)
-
-    def with_condition(self, channels: list[Tensor], condition: Tensor | None) -> Tensor:
-        """Concatenate channels (B, *), along dimension 1, with the planes of the condition."""
-        if self.condition_dim:
-            x = channels[0]
-            if condition is None:
-                condition = x.new_zeros(len(x), self.condition_dim)
-            planes = condition.to(x.dtype).reshape(*condition.shape, *(1,) * (x.ndim - 2))
-            channels = [*channels, planes.expand(-1, -1, *x.shape[2:])]
-        return torch.cat(channels, dim=1)
-
-
-class TimeScoreModel(PathNetwork):
-    """Model of the time score and, optionally, the Stein score of the marginals p_t of a path.
-
-    Args:
-        net: (x (B, *), time (B,)) -> tensor whose first channels predict the terms of the time
-            score, or, with a single output, the time score itself.
-        path: path.
-        eps: margin of the interval of times, as in ``GaussianPath.interval``.
-        prediction: a key of ``PREDICTIONS``.
-        stein_channels: number of last output channels (dimension 1) that are the Stein head h,
-            with score = a_t x + b_t h; 0 for no head.
-        num_levels: number of grey levels of the data, for the prediction "levels".
-        labels_end: time input from which the output does not depend on labels, or None.
-        inputs: time_input, input_frequencies and condition_dim of ``PathNetwork``.
-
-    Raises:
-        UserError: for an unknown prediction or time_input, or a prediction that does not support
-            the path or needs a Stein head.
-    """
-
-    def __init__(
-        self,
-        net: nn.Module,
-        path: GaussianPath,
-        eps: float,
-        prediction: str = "normalised",
-        stein_channels: int = 0,
-        num_levels: int = 256,
-        labels_end: float | None = None,
-        **inputs: Any,
-    ) -> None:
-        super().__init__(net, path, eps, **inputs)
-        self.prediction = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)]
-        self.prediction.check(path, stein_channels > 0)
-        self.stein_channels, self.num_levels = stein_channels, num_levels
-        self.labels_end = labels_end
-
-    @property
-    def predicts_variance(self) -> bool:
-        """Whether the output includes the posterior variance of the target of the Stein head."""
-        return self.prediction.needs_head
-
-    def uses_labels(self, t: Tensor) -> bool:
-        """Return whether labels change the output at any of the times t (B,)."""
-        end, time = self.labels_end, self.time_input(self.path, self.interval, t)
-        return end is None or bool((time < end).any())
-
+    @abstractmethod
     def forward(
         self, x: Tensor, t: Tensor, condition: Tensor | None = None, labels: Tensor | None = None
     ) -> ModelOutput:
@@ -167,22 +82,157 @@ class TimeScoreModel(PathNetwork):
 
         Args:
             x: (B, *). t: (B,) float64.
-            condition: (B, condition_dim), zero if None.
-            labels: class labels (B,) int64, for a class-conditional net.
+            condition: augmentation parameters (B, condition_dim), zero if None.
+            labels: class labels (B,) int64, for a class-conditional network.
         """
-        out = self.outputs(x, t, condition, *(() if labels is None else (labels,)))
-        # scales reach 1e5, which overflows half precision
-        out = out if out.dtype == torch.float64 else out.float()
-        raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
-        components, variance, head = self.prediction.components(
-            self.path, x, t, raw, head, self.num_levels
-        )
-        if not self.stein_channels:
-            return ModelOutput(components, None)
-        skip, gain = self.path.score_skip(t), self.path.score_gain(t)
-        score = expand_like(skip, x) * x + expand_like(gain, x) * head
-        return ModelOutput(components, score, variance)
 
-    def time_score(self, x: Tensor, t: Tensor) -> Tensor:
-        """Return d/dt log p_t(x): (B,)."""
-        return sum_except_batch(self(x, t).components)
+    def uses_labels(self, t: Tensor) -> bool:
+        """Return whether labels change the output at any of the times t (B,)."""
+        return True
+
+    def with_nodes(self, num_nodes: int) -> Self:
+        """Return a copy with another number of quadrature nodes."""
+        other = copy(self)
+        other.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
+        return other
+
+    def output(self, x: Tensor, t: Time) -> ModelOutput:
+        """Return the output of the network at ``x`` (n B, *), for n repetitions of the B labels,
+        if any.
+
+        Raises:
+            UserError: if the number of points is not a multiple of the number of labels.
+        """
+        times = expand_time(t, x)
+        if self.labels is None:
+            return self(x, times)
+        num = len(self.labels)
+        if len(x) % num or len(x) < num:
+            raise UserError(f"Expected a point for each of {num} labels, got {len(x)} points.")
+        labels = self.labels.to(x.device).repeat(len(x) // num)
+        conditional = self(x, times, labels=labels)
+        if self.guidance == 1 or not self.uses_labels(times):
+            return conditional
+        free = self(x, times)
+        mixed = [  # a model may have no Stein score
+            None if end is None else torch.lerp(start, end, self.guidance)
+            for start, end in zip(free[:2], conditional[:2], strict=True)
+        ]
+        return ModelOutput(*mixed, conditional.variance)
+
+    def time_score(self, x: Tensor, t: Time) -> Tensor:
+        """Return d/dt log p_t(x) in nats per unit of t: (B,) float64."""
+        return sum_except_batch(self.time_score_terms(x, t))
+
+    def time_score_terms(self, x: Tensor, t: Time) -> Tensor:
+        """Return the terms of the time score, (B, *) float64, see ``protocols.TimeScore``."""
+        return self.output(x, t).components.double()
+
+    def log_ratio(self, x: Tensor, t0: float, t1: float) -> LogDensityEstimate:
+        """Return log p_t1(x) - log p_t0(x) for x (B, *), by quadrature."""
+        rule = self._rule(t0, t1)
+        rate = self._at_nodes(lambda x, t: (self.time_score_terms(x, t),), x, rule)
+        weights = (copy_to(w, x.device) for w in (rule.weights, rule.coarse_weights))
+        terms, coarse = (torch.tensordot(w, rate, dims=1) for w in weights)
+        value = sum_except_batch(terms)
+        error = (value - sum_except_batch(coarse)).abs()
+        components = terms if terms.shape == x.shape else None
+        return LogDensityEstimate(value, error, components, self.passes * len(rule.nodes))
+
+    def log_density(self, x: Tensor, t: float) -> Tensor:
+        """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients are computed if ``x``
+        requires them. The density is normalised if the time score is exact.
+
+        Raises:
+            UserError: on a two-sided path, whose reference density is unknown.
+        """
+        reference = sum_except_batch(require_one_sided(self.path).reference_log_density(x))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
+            return reference + self.log_ratio(x, self.start, t).value
+
+    def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
+        """Return the gradient (B, *) of ``log_density`` (paper, section 6), one chunk of nodes at
+        a time. It is differentiable if ``x`` requires a gradient.
+
+        Raises:
+            UserError: on a two-sided path.
+        """
+        require_one_sided(self.path)
+        is_outer, rule = torch.is_grad_enabled() and x.requires_grad, self._rule(self.start, t)
+
+        def slope(x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+            with leaves(x) as (point,):
+                rate = self.time_score(point, t).sum()
+                return torch.autograd.grad(rate, point, create_graph=is_outer)
+
+        slopes = self._at_nodes(slope, x, rule)
+        return torch.tensordot(rule.weights.to(slopes), slopes, dims=1) - x
+
+    def score(self, x: Tensor, t: Time) -> Tensor:
+        """Return grad_x log p_t(x): (B, *)."""
+        times, counts = torch.unique_consecutive(expand_time(t, x), return_counts=True)
+        groups = zip(x.split(counts.tolist()), times.tolist(), strict=True)
+        return torch.cat([self.log_density_gradient(group, time) for group, time in groups])
+
+    def score_cost(self, t: float) -> int:
+        """Return the number of network passes per call of ``score``: a forward and a backward pass
+        per node."""
+        return 2 * len(self._rule(self.start, t).nodes)
+
+    def _at_nodes(self, function: ChunkFunction, x: Tensor, rule: Rule) -> Tensor:
+        """Evaluate a function of (x, t) for x (B, *) at the n nodes of a rule: (n, B, *)."""
+        points = x.expand(len(rule.nodes), *x.shape)
+        return evaluate_in_chunks(function, points, rule.nodes)[0]
+
+    def _rule(self, t0: float, t1: float) -> Rule:
+        counts = (self.num_nodes, min(MIN_NODES, self.num_nodes))
+        return arc_length_rule(self.path, (self.start, self.end), (t0, t1), *counts)
+
+
+class SteinScoreModel(TimeScoreModel):
+    """Model of both scores: ``output`` has a Stein score, from a Stein head or an energy.
+
+    >>> from ebm_app import EBM
+    >>> EBM.from_pretrained("digits").model.output(torch.zeros(2, 1, 8, 8), 0.5).score.shape
+    torch.Size([2, 1, 8, 8])
+    """
+
+    def score(self, x: Tensor, t: Time) -> Tensor:
+        """Return grad_x log p_t(x): (B, *)."""
+        return self.output(x, t).score
+
+    def score_cost(self, t: float) -> int:
+        """Return the number of network passes per call of ``score``."""
+        return self.passes
+
+
+PROVIDERS[SteinScoreModel] = (
+    "a time score and a Stein score from one network",
+    "models trained with a Stein head, and energy networks",
+)
+
+
+class MomentsModel(SteinScoreModel):
+    """Model of the posterior moments, see ``parametrisation``: ``output`` has a variance.
+
+    Attributes:
+        num_levels: number of grey levels of the data.
+    """
+
+    num_levels: int
+
+    def score_and_variance(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
+        """Return grad_x log p_t(x) and Var[eps | x_t = x] per dimension: (B, *) each."""
+        output = self.output(x, t)
+        gain = self.path.noise_variance_gain(torch.as_tensor(t, dtype=torch.float64))
+        return output.score, expand_like(gain, x) * output.variance
+
+    def level_log_prob(self, levels: Tensor, x: Tensor, t: float) -> Tensor:
+        """Return log P(levels | x_t = x) in nats per dimension, (B, *) float64, by the Gaussian
+        with the predicted posterior moments, restricted to the grey levels."""
+        time, path = torch.tensor(t, dtype=torch.float64), self.path
+        score, variance = self.score_and_variance(x, t)
+        # x1 = (x - sqrt(v) eps) / alpha
+        variance = path.variance(time) / path.alpha(time).square() * variance.double()
+        mean = path.denoise(x, score, time).double()
+        return level_log_prob(levels, mean, variance, self.num_levels)

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.parametrisation import ENERGIES, PREDICTIONS
+from ebm_app.nets.parametrisation import PREDICTIONS
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 from ebm_app.utils.tensors import derivative, expand_like, mean_except_batch, sum_except_batch
@@ -110,20 +110,6 @@ class CTSM(ConditionalRegression):
         return (target - sum_except_batch(output.components)).square()
 
 
-class Dual(ConditionalRegression):
-    """Dual score matching of an energy network: CTSM's squared error divided by the number of
-    dimensions, plus ``stein_factor`` times the regression of the energy's gradient.
-
-    Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310.
-    """
-
-    predictions = ENERGIES
-
-    @staticmethod
-    def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-        return CTSM.error(output, path, sample) / sample.xt[0].numel()
-
-
 class CTSMv(ConditionalRegression):
     """CTSM-v: mean squared error of the per-dimension terms of the time score (Theorem 2).
 
@@ -206,6 +192,5 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "ctsm": CTSM,
     "ctsm_v": CTSMv,
     "ctsm_m": CTSMm,
-    "dual": Dual,
     "tsm": TSM,
 }

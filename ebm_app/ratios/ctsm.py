@@ -25,7 +25,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.nets.networks import time_score_net
 from ebm_app.objectives.regression import OBJECTIVES, inverse_variance
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import SchrodingerBridgePath
@@ -150,7 +150,7 @@ def train(
     path = SchrodingerBridgePath(SIGMA, c=2 + shift.square().mean().item())
     with initial_weights(int(torch.randint(2**31, (), generator=generator))):
         net = BridgeTimeScore(base, u0.shape[1] if objective == "ctsm_v" else 1)
-    model = TimeScoreModel(net, path, EPS, prediction="raw", time_input="time")
+    model = time_score_net(net, path, EPS, prediction="raw", time_input="time")
     ratio = TimeScoreRatio(model, OBJECTIVES[objective](inverse_variance, 0.0, EPS))
     sampler = ArcLength(path, EPS)
 

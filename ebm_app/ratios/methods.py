@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from ebm_app.nets.networks import time_score_net
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Objective
 from ebm_app.objectives.time_sampling import SharedTimes, TimeSample, TimeSampler, UniformTime
@@ -164,7 +165,7 @@ class TimeScores:
             path.c = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
         elif self.sigma is not None:  # c of the paper is the second moment of (x1 - x0) / sigma
             path.c = self.sigma**2
-        model = TimeScoreModel(net.to(device), path, EPS, prediction="raw", time_input="time")
+        model = time_score_net(net.to(device), path, EPS, prediction="raw", time_input="time")
         weighting = WEIGHTINGS[self.weighting]
         return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting, 0.0, EPS))
 

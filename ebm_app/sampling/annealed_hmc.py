@@ -1,7 +1,7 @@
 """Annealed Hamiltonian Monte Carlo through the model's own p_t (paper, section 6)."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -25,7 +25,7 @@ NUM_NODES = 8
 
 @configuration
 class AnnealedHMC(Sampler):
-    """HMC from N(0, I) through powers of the model's p_t, then one denoising step.
+    """HMC from N(0, I) through the model's p_t, then one denoising step.
 
     Neighbouring p_t overlap if their number grows like sqrt(D) times the arc length of the path.
     The leapfrog step is proportional to the standard deviation of the noise. It is adapted to a
@@ -46,7 +46,6 @@ class AnnealedHMC(Sampler):
         acceptance: accept by the "work" of the score along a trajectory, or by the "energy", which
             is exact and needs a log density.
         end_variance: conditional variance at the last temperature, at which the image is denoised.
-        power: power b of the densities p_t^b. Above 1, images are clearer and less varied.
     """
 
     steps: ClassVar[str] = "temperatures"
@@ -61,7 +60,6 @@ class AnnealedHMC(Sampler):
     score: Literal["head", "integral"] = "head"
     acceptance: Literal["work", "energy"] = "work"
     end_variance: Positive = 1e-3
-    power: Positive = 1.0
 
     def iterate(
         self, model: SteinScore, x0: Tensor, generator: torch.Generator
@@ -69,7 +67,7 @@ class AnnealedHMC(Sampler):
         times, nfe = self._times(model, x0[0].numel()), 0
         distributions = self._distributions(model, times)
         records = anneal(
-            x0 / math.sqrt(self.power),
+            x0,
             distributions,
             self.num_leapfrog_steps,
             generator,
@@ -78,7 +76,7 @@ class AnnealedHMC(Sampler):
         for index, record in enumerate(records, 1):
             nfe, x = nfe + record.nfe, record.state.position
             if index == len(times):
-                x = denoised(model, x, record.state.field / self.power, times[-1].item())
+                x = denoised(model, x, record.state.field, times[-1].item())
             yield Frame(x, index, len(times), nfe, record.acceptance)
 
     def count_steps(self, model: Marginals, num_dims: int) -> int:
@@ -93,10 +91,9 @@ class AnnealedHMC(Sampler):
         if self.acceptance == "energy":
             log_density = require(model, LogDensity, "acceptance=energy").log_density
         distributions = []
-        deviations = (model.path.variance(times) / self.power).sqrt()
+        deviations = model.path.variance(times).sqrt()
         for t, deviation in zip(times.tolist(), deviations, strict=True):
-            log_target = log_density and partial(self._power, log_density, t)
-            target = Target(partial(self._power, score, t), log_target)
+            target = Target(partial(score, t=t), log_density and partial(log_density, t=t))
             distributions.append(
                 IntermediateDistribution(
                     target, deviation, self.steps_per_temperature, adapt=self._adapt
@@ -105,10 +102,6 @@ class AnnealedHMC(Sampler):
         num_steps = self.steps_per_temperature + self.final_steps
         distributions[-1] = distributions[-1]._replace(num_steps=num_steps, adapt=None)
         return distributions
-
-    def _power(self, function: Callable[..., Tensor], t: float, x: Tensor) -> Tensor:
-        """Return b f(x, t) for a score or a log density f of p_t."""
-        return self.power * function(x, t)
 
     def _adapt(self, scale: Tensor, probability: Tensor) -> Tensor:
         """Return the next step size in standard deviations of the noise, at most ``step_size``."""

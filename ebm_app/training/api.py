@@ -18,7 +18,6 @@ from ebm_app.training.launch import latent_flow, launch
 from ebm_app.training.plan import RunOptions, flags_on_resume
 from ebm_app.training.settings import resolve
 from ebm_app.utils.fields import check_argument
-from ebm_app.utils.output import lasting_terminal
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.registry import build
 
@@ -86,6 +85,6 @@ def train(
     ebm_config, config = resolve(data, settings, resumed or None, flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))
     task = partial(EBMTask, ebm_config=ebm_config, data=data, flow=flow)
-    with lasting_terminal(), generators:
+    with generators:
         launch(config, options, task)
     return EBM.from_pretrained(folder, resolve_device(options.device))

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ebm_app.folders import CONFIG_FILE, HASHES_FILE, WEIGHTS_FILE
+from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.training.plan import CONSTANT, FREE_ON_RESUME, changes_of
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE, files
 from ebm_app.utils.errors import UserError, shorten
@@ -41,7 +41,7 @@ SPLIT = {"train_batch_size", "gradient_accumulation_steps"}
 #: Version of the folder ``state``
 FORMAT_VERSION = 2
 #: Files at the top of an output folder
-RECORDS = (CONFIG_FILE, WEIGHTS_FILE, HASHES_FILE, METRICS_FILE, RUN_FILE, "loss.png")
+RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 LATEST = "latest"
 
 
@@ -254,7 +254,7 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
     changes, free = [], FREE_ON_RESUME | SPLIT
     runs = [run.settings["training"] for run in (saved, now)]
     if runs[1]["lr_scheduler"] == CONSTANT and all(
-        saved.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
+        saved.step <= run["max_train_steps"] - run["lr_decay_steps"] for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
     for kind, current in now.settings.items():
@@ -270,5 +270,5 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
             f"{folder} was trained with other settings: {'; '.join(changes)}. Resume with the "
             "settings in its run.json."
         )
-    if saved.settings.get("data", now.settings["data"]) != now.settings["data"]:
+    if saved.settings["data"] != now.settings["data"]:
         raise UserError(f"{folder} was trained on other images. Resume with the same images.")

@@ -1,40 +1,27 @@
 """Training of energy-based models of images."""
 
-import math
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 
-from ebm_app.config import Calibration, EBMConfig, LoopConfig, TrainingConfig
+from ebm_app.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
-from ebm_app.likelihood import VariationalBound
-from ebm_app.nets.energy_net import LevelEnergyModel
-from ebm_app.nets.parametrisation import ENERGIES
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES, TSM, WEIGHTINGS, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
 from ebm_app.training.tasks import Task
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import to_dict
 from ebm_app.utils.random import RowNoise, make_generator
-from ebm_app.utils.tensors import standard_error
 
 #: Backends of torch.compile that do not compile
 UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
-#: Draws per node of the variational bound in the calibration
-BOUND_DRAWS = 16
-#: Max images whose grey levels define the base of an energy network
-BASE_IMAGES = 10_000
 
 
 class TimeScoreLoss(nn.Module):
@@ -62,6 +49,15 @@ class TimeScoreLoss(nn.Module):
         return self.objective(model, path, path.sample(u0, u1, t), weight)
 
 
+def refuse_compiler(accelerator: Accelerator) -> None:
+    """Raise a UserError if the training step is compiled."""
+    if accelerator.state.dynamo_plugin.backend not in UNCOMPILED:
+        raise UserError(
+            "Energy networks and the objective tsm need second derivatives, which torch.compile "
+            "does not support. Leave out --compile."
+        )
+
+
 class PathTask(Task):
     """Trains an EBM with an objective on noisy images, at times uniform in arc length.
 
@@ -80,15 +76,6 @@ class PathTask(Task):
         config: LoopConfig,
         data: ImageData,
     ) -> None:
-        twice = ebm.config.prediction in ENERGIES or isinstance(objective, TSM)
-        if twice and accelerator.state.dynamo_plugin.backend not in UNCOMPILED:
-            raise UserError(
-                "Energy networks and the objective tsm need second derivatives, which "
-                "torch.compile does not support. Leave out --compile."
-            )
-        if isinstance(ebm.model, LevelEnergyModel):
-            rows = torch.arange(min(len(data.train), BASE_IMAGES))
-            ebm.model.base.fit(data.train[rows])
         ebm.to(accelerator.device)
         super().__init__(accelerator, ebm, TimeScoreLoss(ebm.model, objective), config, data)
         self.sampler: TimeSampler = ArcLength(ebm.model.path, ebm.config.eps)
@@ -106,11 +93,6 @@ class PathTask(Task):
         if (second := self.second_estimator) != self.model.default_estimator:
             metrics |= self.bits(f"validation_{second}", estimator=second)
         return metrics
-
-    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
-        if self.model.config.prediction not in ENERGIES:
-            return {}
-        return calibrate(self.accelerator, output_dir, self.validation, self.noise[:1])
 
 
 class EBMTask(PathTask):
@@ -134,6 +116,8 @@ class EBMTask(PathTask):
             ebm.space.load_state_dict(flow.space.state_dict())
         weighting = WEIGHTINGS[config.weighting]
         objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
+        if isinstance(objective, TSM):
+            refuse_compiler(accelerator)
         super().__init__(accelerator, ebm, objective, config, data)
         ends = {}
         if config.time_sampler == "early":
@@ -154,30 +138,3 @@ class EBMTask(PathTask):
             return batch
         is_dropped = noise.uniform(len(labels)) < self.config.label_dropout
         return *batch, labels.masked_fill(is_dropped, -1)
-
-
-def calibrate(
-    accelerator: Accelerator, folder: Path, levels: Tensor, noise: Tensor
-) -> dict[str, Any]:
-    """Measure the calibration offset of the energy network in a folder and store it there.
-
-    The offset is the log density from one forward pass minus the variational bound from the
-    network's score, in nats, averaged over validation images.
-
-    Args:
-        levels: validation images (N, C, H, W).
-        noise: dequantisation noise (1, N, C, H, W).
-    """
-    ebm = EBM.from_pretrained(folder, str(accelerator.device))
-    ebm.density.calibration = Calibration()
-    one_pass, bound = (
-        bits_of_images(accelerator, ebm, levels, noise, estimator=estimator)[0].double()
-        for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
-    )
-    nats = (bound - one_pass) * math.log(2) * levels.shape[1:].numel()
-    offset = Calibration(nats.mean().item(), standard_error(nats).item(), nats.std().item())
-    if accelerator.is_main_process:
-        ebm.config = replace(ebm.config, calibration=offset)
-        ebm.save_config(folder)
-    accelerator.wait_for_everyone()
-    return {"calibration_nats": to_dict(offset)}

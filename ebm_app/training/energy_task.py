@@ -1,67 +1,73 @@
 """Distillation of a model into an energy network, a scalar function whose derivatives match the
 Stein score and the time score."""
 
+import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ebm_app.config import EBMConfig, LoopConfig
+from ebm_app.config import Calibration, EBMConfig, LoopConfig
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
-from ebm_app.likelihood.dequantisation import LEARNED, LearnedDecoder
-from ebm_app.nets.energy_net import DecodedEnergyModel
-from ebm_app.nets.parametrisation import ENERGY, LEVEL_ENERGY
-from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.evaluation.scoring import bits_of_images
+from ebm_app.likelihood import VariationalBound
+from ebm_app.likelihood.dequantisation import LEARNED_DECODER, LearnedDecoder
+from ebm_app.nets.parametrisation import ENERGY
+from ebm_app.nets.time_score import MomentsModel, TimeScoreModel
 from ebm_app.objectives.regression import Model, Objective
 from ebm_app.paths import GaussianPath, PathSample
-from ebm_app.training.ebm_task import PathTask
-from ebm_app.training.transfer import copy_weights, unlabelled_weights
+from ebm_app.training.ebm_task import PathTask, refuse_compiler
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.tensors import expand_like, sum_except_batch
+from ebm_app.utils.fields import to_dict
+from ebm_app.utils.tensors import expand_like, standard_error, sum_except_batch
 
 #: Min gain of the Stein head in the loss; the gain vanishes at t = 0
 MIN_GAIN = 1e-3
+#: Max images whose grey levels define the base of the network
+BASE_IMAGES = 10_000
+#: Draws per node of the variational bound in the calibration
+BOUND_DRAWS = 16
+#: First layer and class embedding of a network
+FIRST, CLASSES = "unet.conv_in.weight", "class_embedding.weight"
 
 
 def energy_config(teacher: EBM) -> EBMConfig:
     """Return the configuration of the energy network for a teacher: the same network without
     dropout, labels and early network.
 
-    If the teacher's points are near grey levels, its base has grey levels. If the teacher also
-    predicts posterior moments, the energy network ends at the noise of ``LearnedDecoder``, or
-    where the teacher ends, with the teacher's network as the decoder. The time embedding then
-    equals the teacher's at each t.
+    It ends at the noise of ``LearnedDecoder``, or where the teacher ends, with the teacher's
+    network as the decoder. The time embedding equals the teacher's at each t.
+
+    Raises:
+        UserError: for a teacher whose last points are not near grey levels, or that does not
+            predict posterior moments.
     """
     config, model = teacher.config, teacher.model
-    if not config.stein_head:
+    is_near_levels = config.space == EBMConfig.space and config.dequantisation != "uniform"
+    if not (isinstance(teacher.model, MomentsModel) and is_near_levels):
         raise UserError(
-            "This model has no Stein head, so an energy network cannot be distilled from it. Use "
-            "a model trained with --stein_factor 1."
+            f"An energy network cannot be distilled from a model with prediction "
+            f"{config.prediction}, dequantisation {config.dequantisation} and space "
+            f"{config.space}. Use a model trained with --space ambient, --prediction levels and "
+            "--dequantisation truncated_normal."
         )
-    config = replace(
+    end = min(LearnedDecoder().last_time(teacher.cells, model.path), teacher.model.end)
+    scale = model.inputs.time(torch.tensor([end], dtype=torch.float64))
+    net = replace(config.net, dropout=0.0, t_scale=config.net.t_scale * scale.item())
+    return replace(
         config,
         prediction=ENERGY,
-        net=replace(config.net, dropout=0.0),
+        net=net,
         num_classes=0,
         class_names=(),
         early=None,
         calibration=None,
-    )
-    if config.space != EBMConfig.space or config.dequantisation == "uniform":
-        return config
-    config = replace(config, prediction=LEVEL_ENERGY)
-    if not model.predicts_variance:
-        return config
-    end = min(LearnedDecoder().last_time(teacher.cells, model.path), teacher.density.end)
-    scale = model.time_input(model.path, model.interval, torch.tensor([end], dtype=torch.float64))
-    return replace(
-        config,
-        net=replace(config.net, t_scale=config.net.t_scale * scale.item()),
-        dequantisation=LEARNED,
-        decoder=teacher.config.prediction,
+        dequantisation=LEARNED_DECODER,
+        decoder=config.prediction,
         eps=1 - end,
     )
 
@@ -110,18 +116,83 @@ class EnergyTask(PathTask):
         config: LoopConfig,
         data: ImageData,
     ) -> None:
+        refuse_compiler(accelerator)
         torch.manual_seed(config.seed)
         ebm = EBM(energy_config(teacher))
         ebm.space.load_state_dict(teacher.space.state_dict())
         copy_weights(teacher, ebm.model.net)
-        if isinstance(ebm.model, DecodedEnergyModel):
-            ebm.model.decoder.net.load_state_dict(unlabelled_weights(teacher))
-        ebm.add_training_hashes(teacher.training_hashes)
+        ebm.model.decoder.net.load_state_dict(unlabelled_weights(teacher))
         for weight in ebm.model.net.last_layer.parameters():
             nn.init.zeros_(weight)
+        rows = torch.arange(min(len(data.train), BASE_IMAGES))
+        ebm.model.base.fit(data.train[rows])
         objective = Distillation(teacher.to(accelerator.device).model)
         super().__init__(accelerator, ebm, objective, config, data)
         self.teacher = teacher_name
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"teacher": {"model": self.teacher}}
+
+    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
+        return calibrate(self.accelerator, output_dir, self.validation, self.noise[:1])
+
+
+def unlabelled_weights(teacher: EBM) -> dict[str, Tensor]:
+    """Return the weights of a network without class embedding that equals the teacher's network,
+    or its late network, for images without labels: its bias includes the last embedding."""
+    net = teacher.model.net.late if teacher.config.early else teacher.model.net
+    weights = dict(net.state_dict())
+    for name in [name for name in weights if name.endswith(CLASSES)]:
+        bias = name.replace(CLASSES, "time_embedding.linear_2.bias")
+        weights[bias] = weights[bias] + weights.pop(name)[-1]
+    return weights
+
+
+def copy_weights(teacher: EBM, net: nn.Module) -> None:
+    """Copy the teacher's weights into a network with the same hidden layers.
+
+    The first layer gets the weights of the input features that both networks have, and zeros for
+    its other inputs. Other layers of another shape keep their weights.
+    """
+    own = net.state_dict()
+    weights = {unet_name(name): weight for name, weight in unlabelled_weights(teacher).items()}
+    for name, weight in own.items():
+        start = weights.get(unet_name(name), weight)
+        if name.endswith(FIRST):  # the last inputs of the teacher may be conditions
+            num = min(weight.shape[1], start.shape[1] - teacher.config.condition_dim)
+            weight.zero_()[:, :num] = start[:, :num]
+        elif weight.shape == start.shape:
+            own[name] = start
+    net.load_state_dict(own)
+
+
+def unet_name(name: str) -> str:
+    """Return the name of a weight without the names of the networks that contain its U-Net."""
+    return name.rpartition("unet.")[2]
+
+
+def calibrate(
+    accelerator: Accelerator, folder: Path, levels: Tensor, noise: Tensor
+) -> dict[str, Any]:
+    """Measure the calibration offset of the energy network in a folder and store it there.
+
+    The offset is the log density from one forward pass minus the variational bound from the
+    network's score, in nats, averaged over validation images.
+
+    Args:
+        levels: validation images (N, C, H, W).
+        noise: dequantisation noise (1, N, C, H, W).
+    """
+    ebm = EBM.from_pretrained(folder, str(accelerator.device))
+    ebm.model.calibration = Calibration()
+    one_pass, bound = (
+        bits_of_images(accelerator, ebm, levels, noise, estimator=estimator)[0].double()
+        for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
+    )
+    nats = (bound - one_pass) * math.log(2) * levels.shape[1:].numel()
+    offset = Calibration(nats.mean().item(), standard_error(nats).item(), nats.std().item())
+    if accelerator.is_main_process:
+        ebm.config = replace(ebm.config, calibration=offset)
+        ebm.save_config(folder)
+    accelerator.wait_for_everyone()
+    return {"calibration_nats": to_dict(offset)}

@@ -19,7 +19,6 @@ from ebm_app.config import LoopConfig
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.folders import check_weights, load_weights
-from ebm_app.pretrained import read_hashes
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.plan import RunOptions, changes_of
@@ -145,7 +144,6 @@ def set_up(config: LoopConfig, options: RunOptions) -> Iterator[tuple[Accelerato
 def resume(trainer: Trainer, folder: Path) -> None:
     """Resume a run from a checkpoint, and save its best model in the output folder."""
     model, best = trainer.task.model, folder / checkpoint.STATE / checkpoint.BEST_FILE
-    model.add_training_hashes(read_hashes(folder))  # includes those of the initial model
     # the parameters of the space are not trained
     space = copy.deepcopy(model.space.state_dict()) if isinstance(model, EBM) else {}
     with report_damage(folder / checkpoint.STATE):
@@ -173,7 +171,6 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
             f"The model {name_or_path} does not match this run: {'; '.join(changes)}. Use its "
             "settings, for example with --config and its run.json."
         )
-    ebm.add_training_hashes(source.training_hashes)
     space = ebm.space.state_dict()
     if not all(torch.equal(space[key].cpu(), v) for key, v in source.space.state_dict().items()):
         raise UserError(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ebm_app.config import LoopConfig
-from ebm_app.folders import upgrade
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import PositiveInt, configuration, setting
 
@@ -117,9 +116,7 @@ def complete(config: Config, num_steps: int) -> Config:
 def changes_of(
     before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
 ) -> list[str]:
-    """Return a message for each setting that changed, except the ``free`` settings. ``before`` may
-    be from an earlier version."""
-    before = upgrade(before, now)
+    """Return a message for each setting that changed, except the ``free`` settings."""
     return [
         f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
         for key, value in now.items()

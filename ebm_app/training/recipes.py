@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ebm_app.config import EBMConfig
-from ebm_app.model import num_channels
+from ebm_app.nets.build import num_channels
 from ebm_app.nets.unet import NETS, max_resolutions
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose

@@ -20,12 +20,11 @@ from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import image_format
 from ebm_app.flow import Flow
-from ebm_app.folders import upgrade
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells
-from ebm_app.model import build_path
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, TRAINABLE, Cells
+from ebm_app.nets.build import build_path
 from ebm_app.nets.composite import NET_INPUTS
-from ebm_app.nets.parametrisation import ENERGIES, LEVEL_ENERGY, PREDICTIONS
-from ebm_app.nets.time_score import TIME_INPUTS
+from ebm_app.nets.parametrisation import PREDICTIONS
+from ebm_app.nets.path_model import TIME_INPUTS
 from ebm_app.nets.unet import NETS, check_config
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
@@ -41,8 +40,8 @@ from ebm_app.utils.registry import choose
 #: Valid values of settings that name a class or function
 NAMES: dict[str, Collection[str]] = {
     "space": SPACES,
-    "dequantisation": DEQUANTISERS,
-    "prediction": (*PREDICTIONS, *ENERGIES),
+    "dequantisation": TRAINABLE,
+    "prediction": PREDICTIONS,
     "time_input": TIME_INPUTS,
     "net_input": NET_INPUTS,
     "network": NETS,
@@ -136,7 +135,7 @@ def resolve_loop(
     resume, overridden by flags."""
     recorded = resumed.get("training", {})
     if recorded:
-        recorded, flags = upgrade(recorded), flags_on_resume(recorded, flags)
+        flags = flags_on_resume(recorded, flags)
     config = from_dict(LoopConfig, override(recipe | recorded, flags), "settings")
     check_loop(config, data)
     return config
@@ -164,17 +163,13 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
             f"Objective {objective} does not support prediction {prediction}. Use --objective "
             f"{' or '.join(supported)}, or another --prediction."
         )
-    if prediction in ("levels", LEVEL_ENERGY) and ebm_config.dequantisation == "uniform":
+    if prediction == "levels" and ebm_config.dequantisation == "uniform":
         raise UserError(
             "--dequantisation uniform evaluates the density between grey levels, where prediction "
-            f"{prediction} has none. Use --dequantisation truncated_normal, or another "
-            "--prediction."
+            "levels has none. Use --dequantisation truncated_normal, or another --prediction."
         )
     path = require_one_sided(build_path(ebm_config))
-    if prediction not in ENERGIES:
-        PREDICTIONS[prediction].check(path, ebm_config.stein_head)
-    elif ebm_config.num_classes or ebm_config.early:
-        raise UserError("Energy networks require --classes none and no --early_channels.")
+    PREDICTIONS[prediction].check(path, ebm_config.stein_head)
     if objective == "tsm" and config.stein_factor:
         raise UserError("--objective tsm cannot train a Stein head. Add --stein_factor 0.")
 
@@ -199,8 +194,8 @@ def flatten(file: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run record as fields of ``Settings`` by name."""
     if not all(isinstance(file.get(key), dict) for key in ("ebm", "training")):
         raise UserError("--config is not the run.json of a training run. Pass that file.")
-    config = from_dict(EBMConfig, upgrade(file["ebm"]), "ebm of the record")
-    training = from_dict(TrainingConfig, upgrade(file["training"]), "training of the record")
+    config = from_dict(EBMConfig, file["ebm"], "ebm of the record")
+    training = from_dict(TrainingConfig, file["training"], "training of the record")
     ebm = to_dict(config)
     model = {field.name: ebm[field.name] for field in fields(ModelSettings)}
     model |= {"path": config.path.name, "c": config.path.c}

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.config import LoopConfig
 from ebm_app.data.images import ImageData, image_digest
-from ebm_app.data.lazy import LazyImages, image_hashes
+from ebm_app.data.lazy import LazyImages
 from ebm_app.data.levels import dequantise
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
@@ -63,7 +63,6 @@ class Task(ABC):
         self.check: Callable[[], None] = lambda: None
         batches = config.gradient_accumulation_steps * accelerator.num_processes
         self.total_batch_size = config.train_batch_size * batches
-        model.add_training_hashes(image_hashes(data.train))
         self.levels, self.labels = data.train.to(accelerator.device), None
         self.limit_validation(config.validation_images)
 

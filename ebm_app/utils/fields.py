@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Annotated, Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
 
@@ -89,15 +89,6 @@ def setting(text: str, default: Any) -> Any:
 def advanced(text: str, default: Any) -> Any:
     """Return a field as ``setting``, shown by ``--help_advanced`` only."""
     return dataclasses.field(default=default, metadata={"help": text, "advanced": True})
-
-
-def renamed(**old_names: str) -> Any:
-    """Return the type of a string setting that replaces old values by new ones.
-
-    >>> check_argument(renamed(clock="arc_length"), "schedule", "clock")
-    'arc_length'
-    """
-    return Annotated[str, AfterValidator(lambda name: old_names.get(name, name))]
 
 
 @contextmanager

@@ -1,20 +1,18 @@
-"""Output of a run: terminal messages, and a record of settings and metrics."""
+"""Output of a run: a record of settings and metrics, tables and warnings."""
 
-import io
 import json
-import os
 import platform
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, TextIO
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -26,57 +24,6 @@ from ebm_app.utils.files import write_json
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
 #: Max difference between two estimators without a warning, in bits per dim
 MAX_DISAGREEMENT = 0.1
-
-
-class Terminal:
-    """Text stream that discards output after the reader closes it or the disk is full.
-
-    Characters that the stream cannot encode are escaped.
-
-    Args:
-        stream: stream to write to; None, Python's value for a closed stream, discards all output.
-    """
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self.is_lost = stream is None
-        self.stream = open(os.devnull, "w") if stream is None else stream
-        if isinstance(self.stream, io.TextIOWrapper):
-            self.stream.reconfigure(errors="backslashreplace")
-
-    def write(self, text: str) -> int:
-        try:
-            return self.stream.write(text)
-        except OSError:
-            self._lose()
-        return len(text)
-
-    def flush(self) -> None:
-        try:
-            self.stream.flush()
-        except OSError:
-            self._lose()
-
-    def _lose(self) -> None:
-        self.is_lost = True
-        # prevents buffered text from raising again, now or at exit
-        with open(os.devnull, "w") as devnull:
-            os.dup2(devnull.fileno(), self.stream.fileno())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
-@contextmanager
-def lasting_terminal() -> Iterator[Terminal]:
-    """Make a run survive a closed terminal, a broken pipe or a full disk on stdout or stderr.
-
-    Yields the new stdout; its ``is_lost`` is true if output was discarded.
-    """
-    stdout = Terminal(sys.stdout)
-    with redirect_stdout(stdout), redirect_stderr(Terminal(sys.stderr)):
-        yield stdout
-        stdout.flush()
-        sys.stderr.flush()
 
 
 class Output:
@@ -123,8 +70,8 @@ def warn_of_disagreements(bits: Mapping[str, float]) -> None:
     for (one, a), (other, b) in combinations(bits.items(), 2):
         if not abs(a - b) <= MAX_DISAGREEMENT:  # also true for NaN
             print(
-                f"warning: {one} gives {a:.3f} and {other} {b:.3f} bits per dim. Use a normalised "
-                "bound, elbo or discrete, or the lower of the two.",
+                f"warning: {one} gives {a:.3f} and {other} {b:.3f} bits per dim. Report elbo, "
+                "which is a bound for any network.",
                 file=sys.stderr,
             )
 

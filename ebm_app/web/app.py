@@ -14,7 +14,7 @@ from PIL import Image
 
 from ebm_app.utils.errors import UserError, shorten
 
-from . import complete, diagnostics, generate, information, score, toy
+from . import diagnostics, generate, information, score, toy
 from .models import Models, title_of
 from .shared import AT_ONCE, LINK_WAS_READ, MAX_SEED, TITLE, hide_folders, write_link
 
@@ -74,8 +74,6 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
                 upload, sources = score.build(models, model, seed)
             with gr.Tab("Generate", id="generate") as generate_tab:
                 images, linked = generate.build(models, model, seed)
-            with gr.Tab("Complete", id="complete") as complete_tab:
-                complete.build(models, model, seed)
             with gr.Tab("For researchers", id="research") as research_tab:
                 with gr.Tab("Model") as model_tab:
                     diagnostics.build(models, model, [research_tab, model_tab])
@@ -85,12 +83,12 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
                     information.build(app, seed)
         generate.send_on_click(images, upload, {tabs: "score", sources: score.UPLOAD})
         for selected, visible in (
-            ([score_tab, generate_tab, complete_tab, model_tab], True),
+            ([score_tab, generate_tab, model_tab], True),
             ([toy_tab, information_tab], "hidden"),  # these tabs do not use the selected model
         ):
             triggers = [tab.select for tab in selected]
             gr.on(triggers, partial(gr.update, visible=visible), outputs=selector, **AT_ONCE)
-        top = {tab.id: tab for tab in (score_tab, generate_tab, complete_tab, research_tab)}
+        top = {tab.id: tab for tab in (score_tab, generate_tab, research_tab)}
         for name, tab in top.items():
             tab.select(None, js=write_link(tab=name), **AT_ONCE)
         model.input(None, model, js=write_link("model"), **AT_ONCE)

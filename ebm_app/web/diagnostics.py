@@ -1,4 +1,4 @@
-"""Model tab: properties, training curves and recorded self-test of a model."""
+"""Model tab: properties and training curves of a model."""
 
 from collections.abc import Sequence
 from html import escape
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import read_metrics, training_figure
-from ebm_app.utils import METRICS_FILE, RUN_FILE, SELF_TEST_FILE
+from ebm_app.utils import METRICS_FILE, RUN_FILE
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json, report_damage
@@ -33,10 +33,10 @@ def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str,
         "images": f"{height} × {width} pixels, {colours}, {levels} levels",
         "weights": f"{sum(tensor.numel() for tensor in ebm.state_dict().values()):,}",
     }
-    for path, read in ((run / RUN_FILE, run_facts), (folder / SELF_TEST_FILE, self_test_facts)):
-        if path.is_file():
-            with report_damage(path):
-                facts |= read(read_json(path))
+    record = run / RUN_FILE
+    if record.is_file():
+        with report_damage(record):
+            facts |= run_facts(read_json(record))
     cells = (f"<td>{name}</td><td>{escape(str(value))}</td>" for name, value in facts.items())
     table = f"<table><tr>{'</tr><tr>'.join(cells)}</tr></table>"
     metrics = read_metrics(run / METRICS_FILE)
@@ -52,16 +52,6 @@ def run_facts(record: dict[str, Any]) -> dict[str, str]:
     if seconds := figures.get("core_seconds"):
         steps += f" in {seconds:,.0f} core seconds"
     return {**facts, "steps": steps, "validation": f"{figures['bits_per_dim']:.4f} bits per dim"}
-
-
-def self_test_facts(record: dict[str, Any]) -> dict[str, str]:
-    """Return the result of a recorded self-test."""
-    checks = record["figures"]["checks"]
-    failed = [check["name"] for check in checks if not check["passed"]]
-    text = f"{len(checks) - len(failed)} of {len(checks)} checks passed"
-    failures = f", failed: {', '.join(failed)}" if failed else ""
-    num_images = record["figures"]["num_images"]
-    return {"self-test": f"{text}{failures}, on {num_images} held-out images"}
 
 
 def build(models: Models, model: gr.Dropdown, tabs: Sequence[gr.Tab]) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 
 import gradio as gr
 from PIL import Image
-from torch import Tensor
 
-from ebm_app.model import RANDOM
+from ebm_app.ebm import RANDOM
 from ebm_app.sampling import SAMPLERS
-from ebm_app.sampling.base import Frame
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
@@ -27,14 +25,12 @@ ANY, EACH = "any", "one of each"
 MAX_BATCH = 2**16
 #: Min width of an image in pixels
 SIDE = 128
-#: Number of images in a replay, and max number of its frames
-REPLAYED, MAX_FRAMES = 10, 25
 HINT = (
     "Draw images from the model, optionally of one class. Click on an image to send it to Score."
 )
 
 
-def generate(  # noqa: PLR0913 - the inputs of an endpoint
+def generate(
     model: str,
     sampler: str,
     num_images: int,
@@ -45,7 +41,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     guidance: float = 1.0,
     *,
     models: Models,
-) -> Iterator[tuple[list[tuple[Image.Image, str]], str, int, list[Tensor]]]:
+) -> Iterator[tuple[list[tuple[Image.Image, str]], str, int]]:
     """Draw images from a model.
 
     Returns the images as PNG files with their classes as captions, a text, and the seed.
@@ -64,29 +60,16 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
             captions = [labels[index % len(labels)] for index in range(num_images)]
             classes = "class " + ", ".join(labels)
         run = f"{classes}, guidance {guidance:g} · {run}"
-    begin, replay = time.perf_counter(), []
+    begin = time.perf_counter()
     size = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
     steps = {kind.counts: num_steps, "batch_size": size}
-
-    def record(frames: Iterator[Frame]) -> Iterator[Frame]:
-        """Add some of the frames to the replay."""
-        for frame in frames:
-            if frame.step % math.ceil(frame.num_steps / MAX_FRAMES) == 0:
-                replay.append((255 * ebm.to_images(frame.x[:REPLAYED])).byte())
-            yield frame
-
     frames = ebm.iterate_sample(num_images, sampler, seed, **steps, **condition)
-    for frame in shared.at_intervals(record(frames)):
+    for frame in shared.at_intervals(frames):
         images = [shared.render(image, SIDE) for image in ebm.to_images(frame.x).split(1)]
         text = shared.progress(frame, f"{num_images} images", begin)
         if frame.acceptance is not None:
             text += f" · {frame.acceptance:.0%} of the proposals accepted"
-        yield [*zip(images, captions, strict=True)], f"{text} · {run}", seed, replay
-
-
-def show_replay(replay: list[Tensor] | None, share: float) -> Image.Image | None:
-    """Return the images at a share of a run in [0, 1]."""
-    return shared.render(replay[round(share * (len(replay) - 1))] / 255) if replay else None
+        yield [*zip(images, captions, strict=True)], f"{text} · {run}", seed
 
 
 def labels_of(which: str, names: Sequence[str], num_images: int) -> tuple[str, ...] | str:
@@ -118,7 +101,7 @@ def class_options(model: str, which: str | None, *, models: Models) -> list[dict
 def default_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
     """Return an update that sets the step slider to the default of a sampler for a model."""
     ebm, kind = models.load(model), SAMPLERS[sampler]
-    num_steps = kind().count_steps(ebm.density, math.prod(ebm.config.image_shape))
+    num_steps = kind().count_steps(ebm.model, math.prod(ebm.config.image_shape))
     return gr.update(value=min(num_steps, MAX_STEPS), info=kind.steps)
 
 
@@ -146,16 +129,9 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
         with gr.Column(scale=2, elem_classes="first"):
             images = shared.gallery(label="Samples")
             text = shared.text_box(label="Run")
-            with gr.Accordion("Replay", open=False):
-                share = shared.share_slider(label="From noise (0) to the images (1)")
-                alt_text = f"The first {REPLAYED} images during the run"
-                replayed = shared.picture("During the run", alt_text, "min(420px, 104vw)")
-    replay = gr.State()
     inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance]
-    outputs = [images, text, seeds, replay]
+    outputs = [images, text, seeds]
     event = shared.start_by(buttons, generate, inputs, outputs, "sample", models=models)
-    event.success(show_replay, [replay, share], replayed, **shared.AT_ONCE)
-    share.change(show_replay, [replay, share], replayed, **shared.AT_ONCE)
     shown = {"class": which, "model": model, "guidance": guidance, "seed": seeds}
     event.success(None, [*shown.values()], js=shared.write_link(*shown), **shared.AT_ONCE)
     # loading a model may take seconds, so only the last selection is applied
@@ -164,7 +140,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
     gr.on([sampler.change, model.change], update, [model, sampler], steps, **options)
     update = partial(class_options, models=models)
     model.input(update, [model, which], [which, guidance], **shared.AT_ONCE)
-    shared.clear_on([model.input], [event], [images, text, replay, replayed])
+    shared.clear_on([model.input], [event], [images, text])
     return images, [which, guidance, seeds, randomise]
 
 

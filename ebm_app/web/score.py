@@ -10,10 +10,9 @@ from torch import Tensor
 from ebm_app.evaluation.drawings import prepare_drawing, read_upload
 from ebm_app.evaluation.plots import plot_over
 from ebm_app.evaluation.scoring import mean_likelihood
-from ebm_app.likelihood.amortised import Amortised
-from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
+from ebm_app.likelihood.bits import Likelihood
 
-from . import compare, idea, shared
+from . import idea, shared
 from .models import Models
 from .uploads import EMPTY, add_examples, black_canvas, read_canvas
 
@@ -98,23 +97,18 @@ class Scorer:
     def steps(
         self, model: str, image: Tensor, notes: list[str], repeats: int
     ) -> Iterator[ScoreOutputs]:
-        """Yield the image and an amortised likelihood, if the model has one, then the p-value with
-        the class and the map, then the likelihood by the model's default estimator, averaged over
-        a growing number of dequantisation draws, up to ``repeats``."""
+        """Yield the image, then the p-value with the class and the map, then the likelihood by the
+        model's default estimator, averaged over a growing number of dequantisation draws, up to
+        ``repeats``."""
         outputs = ScoreOutputs(
             shared.save_once(shared.render(image, 256)), "Computing", image=image
         )
         yield outputs
         loaded = self.models.open(model)
         ebm, detector = loaded.ebm, loaded.detector
-        if Amortised.supports(ebm.density):
-            guess = ebm.likelihood(image, estimator="amortised")
-            error = -to_bits_per_dim(guess.error, image.numel()).item()
-            bits = f"About {guess.bits_per_dim.item():.3f} ± {error:.3f} bits per dim."
-            yield outputs._replace(answer=f"{bits} {outputs.answer}")
         facts: dict[str, Any] = {"p_value": None, "class": None, "answer": NO_DETECTOR}
         if names := ebm.config.classes():
-            (probabilities,) = ebm.classify(image, seed=self.seed).probabilities.tolist()
+            (probabilities,) = ebm.classify(image, seed=self.seed).tolist()
             facts["class"] = names[probabilities.index(max(probabilities))]
             outputs = outputs._replace(classes=dict(zip(names, probabilities, strict=True)))
         if detector is not None:
@@ -187,6 +181,5 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     scored = upload.change(scorer.score, [model, upload, repeats], outputs, **options)
     events = [scored, drawn]
     explained = idea.build(models, model, events, image)
-    compare.build(models, model, events, image, metrics)
     shared.clear_on([model.input], events, [*outputs[:-1], *explained])
     return upload, sources

@@ -1,9 +1,6 @@
 """Server of the page: access control, security headers, upload limits and style."""
 
-import logging
 import os
-import re
-import time
 from collections.abc import Sequence
 
 import gradio as gr
@@ -11,15 +8,11 @@ from PIL import Image
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ebm_app.folders import BUNDLED
 from ebm_app.utils.errors import UserError
 
 from . import LOCAL_HOSTS
-from .shared import TITLE
 
 #: Max queued events. Further events are refused with a message.
 MAX_QUEUE = 16
@@ -28,8 +21,6 @@ MAX_SESSIONS = 256
 #: Max upload size, and max pixels of an uploaded image, since a small file can decode to a huge
 #: image
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
-#: Max wrong passwords of an address per minute
-MAX_WRONG = 5
 #: The page loads nothing from other hosts. Gradio needs eval, inline scripts and inline styles,
 #: and shows images and plots as blob: and data: URLs.
 CONTENT_SECURITY_POLICY = (
@@ -38,18 +29,6 @@ CONTENT_SECURITY_POLICY = (
     "img-src 'self' blob: data:; font-src 'self' data:; worker-src 'self' blob:; "
     "connect-src 'self' blob: data:; object-src 'none'; base-uri 'self'; form-action 'self'"
 )
-DESCRIPTION = (
-    "An energy-based model computes the probability of your drawing, says whether it is unusual, "
-    "and draws images of its own."
-)
-#: Gradio's tags for sites that show shared links, and those of the page, with {url}
-GRADIO_TAGS = re.compile(rb'<meta\s+(?:property|name)="(?:og|twitter):[^>]*>')
-TAGS = f"""<head>
-<meta name="description" property="og:description" content="{DESCRIPTION}">
-<meta property="og:title" content="{TITLE}"><meta property="og:url" content="{{url}}">
-<meta property="og:image" content="{{url}}picture.png"><meta property="og:type" content="website">
-<meta name="twitter:card" content="summary">"""
-PICTURE = BUNDLED / "mnist" / "samples_grid.png"
 THEME = gr.themes.Default(
     primary_hue="teal", secondary_hue="teal", neutral_hue="slate"
 ).set(  # higher contrast than the defaults
@@ -112,64 +91,6 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
 
 
-class LinkPreview:
-    """ASGI middleware that gives the page a title, a description and a picture where its link is
-    shared, in place of Gradio's."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"] if scope["type"] == "http" else None
-        if path == "/picture.png":
-            return await FileResponse(PICTURE)(scope, receive, send)
-        start: Message = {}
-
-        async def send_page(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                start.update(message)
-                return
-            tags = TAGS.format(url=Request(scope).base_url).encode()
-            body = GRADIO_TAGS.sub(b"", message["body"]).replace(b"<head>", tags, 1)
-            MutableHeaders(scope=start)["Content-Length"] = str(len(body))
-            await send(start)
-            await send({**message, "body": body})
-
-        await self.app(scope, receive, send_page if path == "/" else send)
-
-
-class LoginLimit:
-    """ASGI middleware that refuses the logins of an address, with status 429, after
-    ``MAX_WRONG`` wrong passwords within a minute. Every wrong password is logged."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-        #: Time and address of each wrong password of the last minute
-        self.wrong: set[tuple[float, str]] = set()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "").rstrip("/")
-        if scope["type"] != "http" or scope["method"] != "POST" or not path.endswith("/login"):
-            return await self.app(scope, receive, send)
-        now, address = time.monotonic(), (scope.get("client") or ("unknown",))[0]
-        self.wrong = {(begin, other) for begin, other in self.wrong if begin > now - 60}
-        if sum(other == address for _, other in self.wrong) >= MAX_WRONG:
-            text = "Too many wrong passwords. Try again in a minute."
-            response = JSONResponse({"detail": text}, 429, {"Retry-After": "60"})
-            return await response(scope, receive, send)
-        # count the attempt before it is checked, so that simultaneous logins are limited too
-        self.wrong.add((now, address))
-
-        async def watch(message: Message) -> None:
-            if message.get("status") == 200:
-                self.wrong.discard((now, address))
-            elif message.get("status") == 400:
-                logging.getLogger(__name__).warning("Wrong password from %s", address)
-            await send(message)
-
-        await self.app(scope, receive, watch)
-
-
 def serve(
     app: gr.Blocks,
     host: str,
@@ -213,9 +134,7 @@ def serve(
             app_kwargs={
                 "middleware": [
                     Middleware(SecurityHeaders),
-                    Middleware(LinkPreview),
                     Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts]),
-                    Middleware(LoginLimit),
                 ]
             },
         )

@@ -164,7 +164,7 @@ def selected_file(images: list[tuple[str, str | None]] | None, event: gr.SelectD
 
 #: Slider for an integer; arguments: min, max, value
 slider = partial(gr.Slider, step=1, precision=0)
-#: Slider for a place on the way from noise (0) to images (1)
+#: Slider for a place on the way from noise (0) to an image (1)
 share_slider = partial(gr.Slider, 0, 1, 0.5, step=1 / 40)
 seed_box = partial(gr.Number, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
 text_box = partial(gr.Textbox, interactive=False, placeholder="Not run yet")

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exact import F64, ExactDensity, ExactModel, generator, normal, z_score
+from exact import F64, ExactDensity, ExactModel, density_of, generator, normal, z_score
 
 from ebm_app.annealing import chains as module
 from ebm_app.annealing.chains import METHODS, Annealing, ChainEnds, Chains, two_sided
 from ebm_app.annealing.estimates import bennett, from_forward, from_reverse
 from ebm_app.annealing.moves import DenoisingMove
-from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath, VPPath
 
 PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1)

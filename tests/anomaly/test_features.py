@@ -25,7 +25,7 @@ from ebm_app.nets.time_score import ModelOutput
 def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
     """For s(x, t) = -x and alpha^2 + v = 1, the residual is alpha^2 e - alpha sqrt(v) y."""
     ebm = EBM(GREY).double().eval()
-    monkeypatch.setattr(ebm.density, "output", lambda x, t: ModelOutput(x, -x, 3 + 0 * x))
+    monkeypatch.setattr(ebm.model, "output", lambda x, t: ModelOutput(x, -x, 3 + 0 * x))
     images = torch.randint(0, 17, (3, 1, 8, 8), dtype=torch.uint8)
     features, times = extract_features(ebm, images), noise_times(ebm)
     noise = torch.randn((len(times), 1, 8, 8), generator=torch.manual_seed(SEED)).double()
@@ -33,7 +33,7 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
     y = ebm.dequantise(images, u.expand(3, -1, -1, -1)).y
     for index, time in enumerate(times):
         t = torch.tensor(time, dtype=torch.float64)
-        alpha, variance = ebm.density.path.alpha(t), ebm.density.path.variance(t)
+        alpha, variance = ebm.model.path.alpha(t), ebm.model.path.variance(t)
         residual = alpha**2 * noise[index] - alpha * variance.sqrt() * y
         expected = (residual.square()[:, 0] / (3 + FLOOR)).float()
         torch.testing.assert_close(features.squares[:, index], expected)
@@ -44,7 +44,7 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
 
 def test_residuals_are_squares_without_predicted_variance(monkeypatch):
     ebm = EBM(COLOUR).eval()
-    monkeypatch.setattr(ebm.density, "output", lambda x, t: ModelOutput(0 * x, 0 * x, None))
+    monkeypatch.setattr(ebm.model, "output", lambda x, t: ModelOutput(0 * x, 0 * x, None))
     features = extract_features(ebm, torch.zeros(2, 3, 4, 8, dtype=torch.uint8))
     noise = torch.randn((4, 3, 4, 8), generator=torch.manual_seed(SEED))
     torch.testing.assert_close(features.squares[0], noise.square().mean(1) / (1 + FLOOR))
@@ -54,7 +54,7 @@ def test_residuals_are_squares_without_predicted_variance(monkeypatch):
 def test_noise_levels_are_signal_to_noise_ratios():
     ebm = EBM(GREY)
     t = torch.tensor(noise_times(ebm), dtype=torch.float64)
-    path = ebm.density.path
+    path = ebm.model.path
     expected = (path.alpha(t).square() / path.variance(t)).log()
     torch.testing.assert_close(torch.tensor(noise_levels((1, 8, 8))).double(), expected)
     # the noise variance is proportional to the number of pixels

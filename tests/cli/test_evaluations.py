@@ -1,4 +1,4 @@
-"""Bits per dim, log Z, comparisons of models and samplers, and the self-test, by the commands."""
+"""Bits per dim, log Z, and comparisons of samplers, by the commands."""
 
 import json
 import math
@@ -6,18 +6,13 @@ import math
 import forked
 import pytest
 import torch
-from conftest import NET, call, figures_of
-from PIL import Image
+from conftest import call, figures_of
 
-from ebm_app.cli import ais, bpd, compare, samplers, selftest
-from ebm_app.config import EBMConfig, PathConfig
+from ebm_app.cli import ais, bpd, samplers
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
-from ebm_app.likelihood.dequantisation import TruncatedNormal
-from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.utils.output import warn_of_disagreements
-from ebm_app.utils.tensors import standard_error
 
 ESTIMATORS = {"elbo", "path_integral", "probability_flow", "time_integral"}
 
@@ -36,9 +31,9 @@ def run(folder, capsys, tmp_path):
 
 
 def test_disagreement_of_a_tenth_of_a_bit_is_reported(capsys):
-    warn_of_disagreements({"elbo": 1.0, "energy": 1.05, "discrete": 7.0})
+    warn_of_disagreements({"elbo": 1.0, "energy": 1.05, "time_integral": 7.0})
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and all("discrete" in line for line in lines)
+    assert len(lines) == 2 and all("time_integral" in line for line in lines)
 
 
 @pytest.mark.process
@@ -83,19 +78,14 @@ def test_a_failure_keeps_the_estimators_before_it(run, tmp_path, monkeypatch):
 
 
 def test_bits_are_those_of_the_model(run, folder):
-    """Old names of estimators select the same ones."""
     flags = "--estimator_args num_steps=2 max_refinements=0 --seed 3".split()
-    flags += "--dequantisation truncated_normal --limit 3 --repeats 2 --formats".split()
-    figures, printed = run(*flags, "--estimator", "pf_ode")
-    assert f"PNG: {figures['formats']['PNG']:.3f} bits per dim" in printed
+    flags += "--limit 3 --repeats 2".split()
+    figures, _ = run(*flags, "--estimator", "probability_flow")
     options = {"num_steps": 2, "max_refinements": 0, "repeats": 2, "seed": 3}
     ebm, levels = EBM.from_pretrained(folder / "grey"), load_images("digits").test[:3]
-    same, other = (
-        ebm.likelihood(levels, "probability_flow", each, **options).bits_per_dim.mean().item()
-        for each in (TruncatedNormal(), "uniform")
-    )
-    assert figures["bits_per_dim"] == pytest.approx(same, rel=1e-6) != other
-    assert figures["dequantisation"] == "truncated_normal"
+    expected = ebm.likelihood(levels, "probability_flow", **options).bits_per_dim.mean().item()
+    assert figures["bits_per_dim"] == pytest.approx(expected, rel=1e-6)
+    assert figures["dequantisation"] == ebm.config.dequantisation
 
 
 def test_margin_beyond_training_is_reported(run):
@@ -144,21 +134,6 @@ def test_every_method_estimates_log_z(folder, capsys, tmp_path, methods):
         assert {"forward_log_z", "reverse_log_z"} <= set(figures["methods"]["ais"])
 
 
-def test_two_models_are_compared_on_the_same_images(folder, tmp_path):
-    runs = [folder / "grey", folder / "labelled"]
-    flags = ["--limit", 5, "--repeats", 2, "--device", "cpu", "--output_dir", tmp_path]
-    figures = figures_of(compare, *runs, *flags)
-    levels = load_images("digits").test[:5]
-    noise = dequantisation_noise(2, levels, 0)
-    results = [EBM.from_pretrained(run).likelihood(levels, noise=noise) for run in runs]
-    one, other = (result.bits_per_dim.double() for result in results)
-    assert figures["difference"] == pytest.approx((one - other).mean().item(), abs=1e-5)
-    assert figures["stderr"] == pytest.approx(standard_error(one - other).item(), rel=1e-3)
-    rows = {row["setting"]: (row["first"], row["second"]) for row in figures["settings"]}
-    assert rows == {"ebm.num_classes": ("0", "3")}
-    assert call(compare, runs[0], runs[0], *flags) == 2
-
-
 def test_models_and_likelihoods_have_short_reprs(folder):
     ebm = EBM.from_pretrained(folder / "grey")
     assert repr(ebm).startswith("EBM of digits: images 1x8x8 with 17 levels")
@@ -191,30 +166,3 @@ def test_training_images_are_copies_and_test_images_are_not():
     seen, unseen = (measure(data.display(part[:60]), None) for part in (data.train, data.test))
     assert seen["copies"] == seen["identical"] > 0.5  # a third is held out from the neighbours
     assert unseen["copies"] < 0.1 and unseen["identical"] == 0
-
-
-@pytest.fixture
-def exact(tmp_path):
-    """Images of noise of variance 0.04, and a network of zeros, which is their exact model."""
-    generator = torch.Generator().manual_seed(0)
-    for split, num in (("train", 2), ("validation", 2), ("test", 40)):
-        (tmp_path / "noise" / split).mkdir(parents=True)
-        for index in range(num):
-            x = 0.2 * torch.randn(8, 8, generator=generator)
-            pixels = (128 * (x + 1)).floor().to(torch.uint8)
-            Image.fromarray(pixels.numpy()).save(tmp_path / "noise" / split / f"{index}.png")
-    name, path = f"folder:{tmp_path / 'noise'}", PathConfig(c=0.04)
-    EBM(EBMConfig(name, (1, 8, 8), 256, eps=1e-6, path=path, net=NET)).save_pretrained(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.process
-def test_exact_model_passes_and_random_one_fails(exact, folder, tmp_path):
-    flags = "--limit 16 --device cpu --output_dir".split()
-    models = (exact, folder / "grey")
-    good, bad = (figures_of(selftest, model, *flags, tmp_path / "out") for model in models)
-    names = [check["name"] for check in good["checks"]]
-    assert names[:2] == ["mean time score", "predicted noise"] and "elbo against" in names[2]
-    assert good["passed"] and all(check["passed"] for check in good["checks"])
-    assert not bad["passed"]
-    assert (tmp_path / "out" / "selftest.png").stat().st_size > 1000

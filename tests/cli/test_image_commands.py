@@ -85,7 +85,7 @@ def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
     for one, row in zip(*tables, strict=True):
         bits = float(row["bits_per_dim"])
         assert bits == pytest.approx(-float(row["log_prob"]) / (64 * math.log(2)), rel=1e-6)
-        assert float(row["stderr"]) > 0 and row["trained_on"] == ""
+        assert float(row["stderr"]) > 0
         assert float(one["bits_per_dim"]) == pytest.approx(bits, rel=1e-5)
 
 

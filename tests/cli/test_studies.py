@@ -1,4 +1,4 @@
-"""Studies: tables of log ratios, of errors, of costs and of anomaly detection."""
+"""Studies: tables of log ratios, of costs and of anomaly detection."""
 
 import json
 import math
@@ -7,14 +7,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 from conftest import GREY, call, figures_of
 from exact import generator
 
 import speed
-from autoregressive import PixelCNN
 from ebm_app.cli import toy
-from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.ratios.information import EXAMPLES, draw_example
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, EvaluationPoints, train
@@ -94,35 +91,6 @@ def test_mi_benchmark_compares_with_the_truth(script, tmp_path, monkeypatch, cap
     low, high = row["interval"]
     assert row["held"] == (low <= row["truth"] <= high)
     assert answer["held"] == row["held"] and answer["withheld"] == 0
-
-
-@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 2, 1), (3, 1, 1)])
-def test_pixelcnn_is_normalised(float64, shape):
-    torch.manual_seed(0)
-    model, num_dims = PixelCNN(shape, torch.ones(3)), math.prod(shape)
-    torch.nn.init.normal_(model.head[-1].weight)
-    images = torch.cartesian_prod(*[torch.arange(3)] * num_dims).reshape(-1, *shape)
-    log_prob = model(images).detach()
-    assert log_prob.exp().sum().item() == pytest.approx(1)
-    assert log_prob.std() > 0.1
-
-
-def test_autoregressive_script_learns_digits(script, tmp_path):
-    levels = load_images("digits").test
-    flags = ["--max_train_minutes", "0.03", "--output_dir", str(tmp_path)]
-    answer = script("evaluate/autoregressive.py").main(flags)
-    shares = levels.flatten().bincount() / levels.numel()
-    entropy = torch.special.entr(shares).sum().item() / math.log(2)
-    assert 1 < answer["bits_per_dim"] < entropy - 0.05 and answer["num_images"] == len(levels)
-
-
-def test_errors_are_compared_with_the_spread(folder, script, tmp_path):
-    flags = "--estimator elbo path_integral --limit 6 --num_seeds 8 --repeats 1".split()
-    flags += ["--device", "cpu", "--output_dir", str(tmp_path)]
-    table = script("evaluate/errors.py").main([str(folder / "grey"), *flags])["table"]
-    assert [row["estimator"] for row in table] == ["elbo", "path_integral"]
-    for row in table:
-        assert 0.4 < row["covered"] < 1 and 0.5 < row["error"] / row["spread"] < 4
 
 
 def test_objectives_are_timed_on_the_same_network(folder, tmp_path):

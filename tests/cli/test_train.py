@@ -25,7 +25,6 @@ from ebm_app.utils.output import lock
 #: Flags and what their error says
 ERRORS = {
     "--objective nce": "ctsm, ctsm_m, ctsm_v",
-    "--objective dual --classes all": "classes",
     "--objective tsm": "--stein_factor 0",
     "--eps 0.7": "eps.*0.5",
     "--objective tsm --stein_factor 0 --compile inductor": "Leave out --compile",

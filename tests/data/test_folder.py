@@ -152,7 +152,7 @@ def test_unclear_folders_are_reported(tmp_path):
 
 
 def test_cmyk_is_converted_to_rgb(tmp_path):
-    fill(tmp_path, 30, channels=3)
+    fill(tmp_path, 60, channels=3)
     image = Image.new("CMYK", (6, 5), (0, 255, 255, 0))
     image.save(tmp_path / "zz.jpg", quality=100)
     everything = all_images(tmp_path).int()
@@ -217,10 +217,10 @@ BAD_FILES = {
 
 @pytest.mark.parametrize("content, reason", BAD_FILES.values(), ids=BAD_FILES.keys())
 def test_unusable_file_is_named_and_skipped_on_request(tmp_path, content, reason):
-    path = fill(tmp_path, 30) / "bad one.png"
+    path = fill(tmp_path, 60) / "bad one.png"
     path.write_bytes(content) if content else os.mkfifo(path)
     message = error_of(load_folder, tmp_path)
     assert "bad one.png" in message and reason in message
     data = load_images(f"folder:{tmp_path}", skip_bad=True)
-    assert sum(map(len, data.names)) == 30 and data.report["bad"] == ["bad one.png"]
+    assert sum(map(len, data.names)) == 60 and data.report["bad"] == ["bad one.png"]
     assert "bad one.png" in data.describe()

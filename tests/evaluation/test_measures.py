@@ -1,22 +1,14 @@
-"""Measures of images: Fréchet distance, copies, classes, the classifier, sizes of files; checks of
-the self-test.
-"""
+"""Measures of images: Fréchet distance, copies, classes, the classifier."""
 
 import math
 
 import pytest
 import torch
-from conftest import error_of
-from exact import F64, ExactModel, generator, normal
+from exact import F64, generator, normal
 
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import copy_share, frechet_distance, sample_quality
-from ebm_app.evaluation.scoring import codec_bits
-from ebm_app.evaluation.selftest import PREDICTED_NOISE, judge, noise_excess
-from ebm_app.likelihood.elbo import START
-from ebm_app.nets.density import density_of
-from ebm_app.paths import LinearVPPath
 
 
 def rows_of(factor, num=40):
@@ -83,53 +75,3 @@ def test_weights_depend_only_on_the_seed(digits):
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert not torch.equal(one["body.0.weight"], other["body.0.weight"])
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_noise_takes_as_many_bits_as_it_has(channels):
-    """Random bits cannot be compressed, so a size below them would be a wrong number of pixels."""
-    generator = torch.Generator().manual_seed(0)
-    bits = torch.randint(0, 256, (40, channels, 16, 16), generator=generator)
-    found = codec_bits(bits.byte())
-    assert {"PNG", "WebP"} <= set(found) and all(8 <= value < 8.5 for value in found.values())
-    assert all(value < 1 for value in codec_bits(torch.zeros_like(bits)).values())
-
-
-def test_other_images_are_user_errors():
-    assert "channels" in error_of(codec_bits, torch.zeros(4, 2, 8, 8))
-
-
-class Scaled(ExactModel):
-    """A model whose Stein score is multiplied by 1.1."""
-
-    def forward(self, x, t):
-        output = super().forward(x, t)
-        return output._replace(score=1.1 * output.score)
-
-
-def test_noise_of_a_scaled_head_matches_closed_form():
-    """For N(0, 1) on a variance-preserving path, e_s = sqrt(v) x, E e_s . (e_s - e) =
-    (1 + q) q v, and v = 1 / (1 + exp l)."""
-    q, model = 0.1, Scaled(LinearVPPath(), 1e-4, [[0.0]], [1.0], stein_channels=1)
-    energy = density_of(model)
-    excess = noise_excess(energy, model.data((4000, 3)), 32, generator())
-    ends = torch.tensor([START, energy.end], dtype=torch.float64)
-    first, last = (2 * model.path.alpha(ends).log() - model.path.variance(ends).log()).tolist()
-
-    def integral(at):
-        return at - math.log1p(math.exp(at))
-
-    truth = (1 + q) * q / 2 * (integral(last) - integral(first)) / math.log(2)
-    check = judge("noise", excess, PREDICTED_NOISE, "")
-    assert check.value == pytest.approx(truth, abs=3.5 * check.stderr)
-    assert check.stderr < truth / 20 and not check.passed
-
-
-@pytest.mark.parametrize(
-    ("mean", "stderr", "passed"),
-    [(0.1, 0, True), (-0.39, 0.1, True), (0.41, 0.1, False), (-0.11, 0, False)],
-)
-def test_check_passes_within_three_standard_errors(mean, stderr, passed):
-    values = mean + stderr * torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    assert judge("check", values, 0.1, "").passed is passed
-    assert "not finite" in error_of(judge, "check", values * math.nan, 0.1, "")

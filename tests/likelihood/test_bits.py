@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, ExactModel, generator, two_modes, uniform, z_score
+from exact import F64, ExactModel, density_of, generator, two_modes, uniform, z_score
 from scipy import stats
-from torch import nn
 
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import TimeIntegral
@@ -22,8 +21,7 @@ from ebm_app.likelihood.dequantisation import (
     UniformDequantisation,
 )
 from ebm_app.likelihood.estimator import error_over_draws
-from ebm_app.nets.density import MomentsDensity, density_of
-from ebm_app.nets.time_score import ModelOutput, TimeScoreModel
+from ebm_app.nets.time_score import ModelOutput, MomentsModel
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 from ebm_app.utils.tensors import sum_except_batch
@@ -163,7 +161,9 @@ def test_learned_decoder_matches_the_posterior_of_independent_pixels(eps):
         alpha, sigma = path.alpha(t).item(), path.variance(t).sqrt().item()
         return prior + torch.distributions.Normal(alpha * every, sigma).log_prob(x[..., None])
 
-    class Exact(TimeScoreModel):
+    class Exact(MomentsModel):
+        num_levels = 17
+
         def forward(self, x, t):
             posterior, v = joint(x, t[0]).softmax(-1), path.variance(t[0])
             mean = (posterior * every).sum(-1)
@@ -171,7 +171,7 @@ def test_learned_decoder_matches_the_posterior_of_independent_pixels(eps):
             score = (path.alpha(t[0]) * mean - x) / v
             return ModelOutput(x, score, variance * path.marginal_variance(t[0]) / v)
 
-    density = MomentsDensity(Exact(nn.Identity(), path, eps, "moments", 1, num_levels=17))
+    density = Exact(path, eps)
     point = LearnedDecoder().points(levels, cells(17), uniform(levels.shape, 1), density)
     decode = partial(density.level_log_prob, x=point.y, t=density.end)
     found = torch.stack([decode(torch.full_like(levels, k)) for k in range(17)], -1)

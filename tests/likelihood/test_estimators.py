@@ -5,7 +5,17 @@ import dataclasses
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, ExactModel, SineDiffusion, normal, points, two_modes, z_score
+from exact import (
+    F64,
+    ExactModel,
+    ExactScore,
+    SineDiffusion,
+    density_of,
+    normal,
+    points,
+    two_modes,
+    z_score,
+)
 
 from ebm_app import EBM
 from ebm_app.data.images import load_images
@@ -17,7 +27,6 @@ from ebm_app.likelihood import (
     elbo,
     make_estimator,
 )
-from ebm_app.nets.density import SteinHeadDensity, density_of
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.utils.tensors import sum_except_batch
 
@@ -148,12 +157,11 @@ def test_nfe_counts_forward_and_backward_passes(name, head):
 def test_estimators_are_built_by_name():
     flow = ProbabilityFlowDensity(num_steps=7, seed=5)
     assert make_estimator("probability_flow", {"num_steps": 7}, 5) == flow
-    assert make_estimator("pf_ode", {"num_steps": 7}, 5) == flow
-    assert make_estimator("paper", {}) == TimeIntegral("rk45")
+    assert make_estimator("time_integral", {"integrator": "rk45"}) == TimeIntegral("rk45")
     assert make_estimator("elbo", {"seed": 6}, 5) == VariationalBound(seed=6)
     assert make_estimator(QUICK["elbo"], {}, 5) is QUICK["elbo"]
     for name, settings, message in (
-        ("ratio", {"num_probes": 2}, "estimator time_integral 'num_probes'"),
+        ("time_integral", {"num_probes": 2}, "estimator time_integral 'num_probes'"),
         ("time_integral", {"integrator": "euler"}, "'rk45'"),
     ):
         assert message in error_of(make_estimator, name, settings)
@@ -222,7 +230,7 @@ def test_control_variate_is_unbiased_and_reduces_noise():
         return square.sqrt(), (square / estimate.error.square().mean()).sqrt()
 
     wrong, wrong_share = deviation(density)
-    plain, plain_share = deviation(SteinHeadDensity(model))
+    plain, plain_share = deviation(ExactScore(model, 32))
     model.factor = 1.0
     right, right_share = deviation(density)
     assert right < wrong < plain / 2

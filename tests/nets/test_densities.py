@@ -1,21 +1,22 @@
 """Densities of exact time scores and of energy networks: log ratios, derivatives, distillation."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
 from accelerate import Accelerator
 from conftest import GREY, error_of
-from exact import F64, ExactBridge, ExactModel, normal, points, two_modes
+from exact import F64, ExactBridge, ExactModel, density_of, normal, points, two_modes
 from torch import nn
 
 from ebm_app import EBM
 from ebm_app.config import Calibration, EarlyConfig, LoopConfig
 from ebm_app.data.images import load_images
-from ebm_app.nets.density import MIN_NODES, TimeScoreDensity, density_of
-from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel, LevelEnergyModel
+from ebm_app.nets.energy_net import GAIN, EnergyModel
 from ebm_app.nets.level_mixture import LevelMixture
+from ebm_app.nets.networks import time_score_net
+from ebm_app.nets.parametrisation import ENERGY
+from ebm_app.nets.time_score import MIN_NODES, TimeScoreModel
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.training.energy_task import Distillation, EnergyTask, energy_config
 from ebm_app.utils.tensors import (
@@ -111,12 +112,32 @@ def test_two_sided_paths_have_log_ratios_only():
 EPS = 1e-3
 
 
-class Bilinear(nn.Module):
-    """f = 0.3 x t^2 and g = 0.2 x + t: an energy whose derivatives are written down below."""
+class Mixed(nn.Module):
+    """Network of x and 13 features with outputs f and 9 g, for 2 channels each."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Parameter(normal((20, 28), seed=3) / 5)
 
     def forward(self, x, t):
-        t = expand_like(t, x)
-        return torch.cat([0.3 * x * t.square(), 0.2 * x + t], 1)
+        return torch.einsum("oi,bi...->bo...", self.weights, (x * expand_like(1 + t, x)).sin())
+
+
+def fitted(path, channels=2, num_levels=12):
+    base = LevelMixture(path, channels, num_levels, (1.0, 3.0)).double()
+    levels = torch.arange(num_levels).square() % 7
+    base.fit(torch.stack([levels, num_levels - 1 - levels]).reshape(1, channels, 3, 4))
+    return base
+
+
+def energy_model(path=None, kind=EnergyModel, **settings):
+    """Return an energy network of 2 channels with the fitted base."""
+    path = path or LinearVPPath()
+    shape = {"channels": 2, "num_levels": 12, "input_frequencies": (1.0, 3.0)}
+    decoder = time_score_net(nn.Identity(), path, EPS, "moments", 1)
+    model = kind(Mixed(), path, EPS, **shape, decoder=decoder, **settings).double()
+    model.base.load_state_dict(fitted(path).state_dict())
+    return model
 
 
 def times(path, num=6):
@@ -129,19 +150,22 @@ PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 def test_terms_match_closed_form(path):
-    model, t, x = EnergyModel(Bilinear(), path, EPS), times(path), normal((6, 2, 3, 3))
+    model, t, x = energy_model(path), times(path), normal((6, 2, 3, 3))
     first, last = path.arc_length(torch.tensor(model.interval, dtype=F64))
-    u = expand_like((path.arc_length(t) - first) / (last - first), x)
-    part = 0.3 * x * u.square() + x * (0.2 * x + u)
-    expected = -(x.square() + math.log(2 * math.pi)) / 2 + GAIN * u * part
+    u = (path.arc_length(t) - first) / (last - first)
+    base = fitted(path)(x, t)
+    out = model.net(torch.cat([x, base.features], 1), u).unflatten(1, (10, 2))
+    means = base.features.unflatten(1, (13, 2))[:, 4:]  # of the level and of 8 indicators
+    learned = out[:, 0] + (means * out[:, 1:]).sum(1)
+    expected = base.log_density + GAIN * expand_like(u, x) * learned
     assert torch.allclose(model.terms(x, t), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", [*PATHS, "levels"])
-def test_scores_are_derivatives_of_the_terms(name):
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_scores_are_derivatives_of_the_terms(path):
     """And differentiable themselves, for the divergence of a probability flow."""
-    model = level_model() if name == "levels" else EnergyModel(Bilinear(), PATHS[name], EPS)
-    x, t = normal((6, 2, 3, 3)).requires_grad_(), times(model.path).requires_grad_()
+    model = energy_model(path)
+    x, t = normal((6, 2, 3, 3)).requires_grad_(), times(path).requires_grad_()
     score, rate = torch.autograd.grad(model.terms(x, t).sum(), (x, t))
     output, t = model(x.detach(), t.detach()), t.detach()
     assert torch.allclose(output.score, score, rtol=1e-9)
@@ -154,24 +178,24 @@ def test_scores_are_derivatives_of_the_terms(name):
 
 
 def test_energy_equals_the_integral_of_its_time_derivative():
-    model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
-    energy, x = EnergyDensity(model, 24, calibration=Calibration(0.5, 0.1, 0.2)), normal((5, 4))
-    integral = TimeScoreDensity(model, 24)
+    settings, x = {"calibration": Calibration(0.5, 0.1, 0.2)}, normal((5, 2, 3, 3))
+    energy = energy_model(num_nodes=96, **settings)
     for t in (energy.end, 0.7):
-        assert torch.allclose(energy.log_density(x, t), integral.log_density(x, t), atol=1e-6)
-        assert torch.allclose(energy.score(x, t), integral.score(x, t), atol=1e-5)
+        integral = TimeScoreModel.log_density(energy, x, t)
+        assert torch.allclose(energy.log_density(x, t), integral, atol=1e-5)
+        gradient = TimeScoreModel.log_density_gradient(energy, x, t)
+        assert torch.allclose(energy.score(x, t), gradient, atol=1e-4)
     other = energy.with_nodes(8).with_eps(0.1)
     assert (other.num_nodes, other.end, other.calibration.mean) == (8, 0.9, 0.5)
     assert torch.equal(other.log_density(x, 0.9), energy.log_density(x, 0.9))
-    bridge = EnergyModel(Bilinear(), SchrodingerBridgePath(), EPS)
-    assert "SchrodingerBridgePath" in error_of(bridge, x, times(bridge.path, 5))
+    assert "SchrodingerBridgePath" in error_of(energy_model, SchrodingerBridgePath())
 
 
 def test_distillation_loss_of_a_shift_matches_closed_form():
     """A time score off by delta per unit of arc length costs delta^2 / D."""
     path = LinearVPPath()
-    teacher = EnergyModel(Bilinear(), path, EPS)
-    x, t = normal((6, 4)), times(path)
+    teacher = energy_model(path)
+    x, t = normal((6, 2, 3, 3)), times(path)
     sample, loss = path.sample(x, x, t), Distillation(teacher)
     assert loss(teacher, path, sample, t).abs().max() < 1e-20
 
@@ -184,32 +208,37 @@ def test_distillation_loss_of_a_shift_matches_closed_form():
                 components=output.components + 0.4 * rate[:, None],
             )
 
-    found = loss(Shifted(Bilinear(), path, EPS), path, sample, t)[1:]
-    assert torch.allclose(found, torch.full((5,), 0.3**2 + 0.4**2 / 4, dtype=F64), rtol=1e-9)
+    found = loss(energy_model(path, Shifted), path, sample, t)[1:]
+    assert torch.allclose(found, torch.full((5,), 0.3**2 + 0.4**2 / 18, dtype=F64), rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("dequantisation", "prediction"),
-    [("uniform", "energy"), ("truncated_normal", "level_energy")],
-)
-def test_energy_model_round_trip_keeps_the_calibration(tmp_path, dequantisation, prediction):
-    teacher = EBM(dataclasses.replace(GREY, dequantisation=dequantisation))
+def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
+    teacher = EBM(dataclasses.replace(GREY, dequantisation="truncated_normal"))
     config = dataclasses.replace(energy_config(teacher), calibration=Calibration(1.5, 0.2, 2.5))
-    assert config.prediction == prediction and config.net.dropout == 0
+    assert config.prediction == ENERGY and config.net.dropout == 0
     ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
     ebm.save_pretrained(tmp_path)
     found = EBM.from_pretrained(tmp_path).likelihood(images, estimator="energy")
     assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
     assert torch.allclose(sum_except_batch(found.components), found.log_prob, rtol=1e-12)
     assert "train/energy.py" in error_of(EBM(GREY).likelihood, images, "energy")
-    ebm.density.calibration = Calibration()
+    ebm.model.calibration = Calibration()
     free = ebm.likelihood(images, estimator="energy")
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
     sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
     assert sampled.shape == (2, 1, 8, 8)
-    assert "no Stein head" in error_of(
-        energy_config, EBM(dataclasses.replace(GREY, stein_head=False, prediction="normalised"))
-    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dequantisation": "uniform"},
+        {"dequantisation": "truncated_normal", "stein_head": False, "prediction": "normalised"},
+    ],
+)
+def test_unsuitable_teachers_are_refused(changes):
+    message = error_of(energy_config, EBM(dataclasses.replace(GREY, **changes)))
+    assert changes["dequantisation"] in message and "--prediction levels" in message
 
 
 @pytest.mark.parametrize("early", [EarlyConfig(GREY.net), None])
@@ -225,14 +254,14 @@ def test_student_starts_from_the_late_network_of_its_teacher(early):
     task = EnergyTask(Accelerator(cpu=True), teacher, "grey", config, data)
     student = task.model
     assert task.settings()["teacher"] == {"model": "grey"}
-    assert student.config.prediction == "level_energy"
+    assert student.config.prediction == ENERGY
     own, theirs = student.model.net.unet, net.unet
     assert torch.equal(own.time_embedding.linear_1.weight, theirs.time_embedding.linear_1.weight)
     first, *others = own.conv_in.weight.split(1, dim=1)
     assert torch.equal(first, theirs.conv_in.weight) and not torch.cat(others).any()
-    end, x = student.density.end, torch.randn(3, 1, 8, 8)
-    assert student.config.eps > grey.eps and end == student.density.model.interval[1]
-    decoders = [ebm.density.level_log_prob(data.test[:3], x, end) for ebm in (student, teacher)]
+    end, x = student.model.end, torch.randn(3, 1, 8, 8)
+    assert student.config.eps > grey.eps and end == student.model.interval[1]
+    decoders = [ebm.model.level_log_prob(data.test[:3], x, end) for ebm in (student, teacher)]
     assert torch.allclose(*decoders, atol=1e-4)
     early_end = EBM(dataclasses.replace(grey, dequantisation="decoder", eps=0.1))
     assert energy_config(early_end).eps == pytest.approx(0.1)
@@ -241,13 +270,6 @@ def test_student_starts_from_the_late_network_of_its_teacher(early):
 
 
 TIMES = torch.tensor([0.0, 0.3, 0.8, 0.99, 0.9999], dtype=F64)
-
-
-def fitted(path, channels=2, num_levels=12):
-    base = LevelMixture(path, channels, num_levels, (1.0, 3.0)).double()
-    levels = torch.arange(num_levels).square() % 7
-    base.fit(torch.stack([levels, num_levels - 1 - levels]).reshape(1, channels, 3, 4))
-    return base
 
 
 @pytest.mark.parametrize("path", [LinearVPPath(), VPPath()])
@@ -278,22 +300,3 @@ def test_base_recovers_the_levels_and_their_frequencies():
     means = features.unflatten(1, (-1, 2))[0, :, 0]
     assert torch.allclose(means[4], c, atol=1e-9)  # after two waves of two frequencies
     assert torch.allclose(means[5:, base.frequent[0]], torch.eye(8, dtype=F64), atol=1e-9)
-
-
-class Mixed(nn.Module):
-    """Network of x and 13 features with outputs f and 9 g, for 2 channels each."""
-
-    def __init__(self):
-        super().__init__()
-        self.weights = nn.Parameter(normal((20, 28), seed=3) / 5)
-
-    def forward(self, x, t):
-        return torch.einsum("oi,bi...->bo...", self.weights, (x * expand_like(1 + t, x)).sin())
-
-
-def level_model():
-    """Return an energy model with the fitted base."""
-    shape = {"channels": 2, "num_levels": 12, "input_frequencies": (1.0, 3.0)}
-    model = LevelEnergyModel(Mixed(), LinearVPPath(), EPS, **shape).double()
-    model.base.load_state_dict(fitted(model.path).state_dict())
-    return model

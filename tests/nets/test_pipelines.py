@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import digit, error_of, load_script
+from conftest import error_of, load_script
 from diffusers import (
     DDIMPipeline,
     DDIMScheduler,
@@ -20,11 +20,10 @@ from diffusers import (
 )
 from exact import F64, normal
 
-from ebm_app import EBM, complete
+from ebm_app import EBM
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.folders import PIPELINE_FILE
 from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
-from ebm_app.likelihood.dequantisation import decoder_log_prob
 from ebm_app.sampling import DPMSampler
 from ebm_app.training.launch import latent_flow
 
@@ -97,53 +96,18 @@ def test_likelihoods_match_the_data_at_the_last_noise_level(means, kind, setting
     gaps = torch.stack([y - abar.sqrt() * mean for mean in means])
     log_p = (-(gaps**2) / (2 * variance)).logsumexp(0) - math.log(len(means))
     expected = (log_p - (2 * math.pi * variance).log() / 2).flatten(1).sum(1)
-    flow = ProbabilityFlowDensity(80, 0, num_probes=0)(ebm.density, y[:2], 1.0)
+    flow = ProbabilityFlowDensity(80, 0, num_probes=0)(ebm.model, y[:2], 1.0)
     torch.testing.assert_close(bits(flow.value), bits(expected[:2]), atol=5e-4, rtol=0)
-    bound = VariationalBound(24, 3)(ebm.density, y, 1.0)
+    bound = VariationalBound(24, 3)(ebm.model, y, 1.0)
     excess = bits(bound.value - expected)
     stderr = excess.std().item() / math.sqrt(len(y))
     assert abs(excess.mean()) < 1e-3 + 3 * stderr and stderr < 0.02
     assert bits(bound.error.square().mean().sqrt()) == pytest.approx(excess.std().item(), rel=0.3)
 
 
-def test_discrete_bound_approaches_the_entropy():
-    ebm = exact(TWO_MODES, variance_type="fixed_small")  # the bound has a variance of its own
-    levels = ((draw(TWO_MODES, 32) + 1) / 2 * 255).round().clamp(0, 255).to(torch.uint8)
-    edges = (torch.arange(1, 256, dtype=F64) - 0.5) / 255 * 2 - 1
-    below = torch.stack([torch.special.ndtr((edges - mean) / STD) for mean in TWO_MODES]).mean(0)
-    cells = torch.cat([below[:1], below.diff(), 1 - below[-1:]])
-    ideal = -cells.log2()[levels.long()].flatten(1).mean(1)
-    excess = {}
-    for num_steps in (20, 50, 200, None):
-        found = ebm.likelihood(levels, "discrete", num_steps=num_steps)
-        assert found.nfe == num_steps or num_steps is None and found.nfe == 999
-        torch.testing.assert_close(found.components.flatten(1).sum(1), found.log_prob)
-        excess[num_steps] = found.bits_per_dim - ideal
-        spread, error = excess[num_steps].std(), bits(found.error).mean()
-        if num_steps != 20:  # where the loss itself differs between images
-            assert spread == pytest.approx(error.item(), rel=0.4)
-    mean = {key: value.mean().item() for key, value in excess.items()}
-    assert 1 > mean[20] > mean[50] > mean[200] > mean[None] > -0.03 and mean[None] < 0.1
-    every = ebm.likelihood(levels[:2], "discrete", num_steps=1000)
-    torch.testing.assert_close(every.bits_per_dim, (excess[None] + ideal)[:2])
-    assert "at most 1000" in error_of(ebm.likelihood, levels[:2], "discrete", num_steps=1001)
-    part = ebm.likelihood(levels[3:5], "discrete", num_steps=50)
-    torch.testing.assert_close(part.bits_per_dim, (excess[50] + ideal)[3:5])  # any batch
-    bound = ebm.likelihood(levels, num_draws=16).bits_per_dim
-    assert abs((bound - ideal).mean()) < 0.05
-
-
-def test_decoder_log_prob_matches_its_draws():
-    far, near = decoder_log_prob(0.05, 5), decoder_log_prob(0.6, 3)
-    torch.testing.assert_close(far, torch.zeros(5, dtype=F64), atol=1e-12, rtol=0)
-    e = 0.6 * normal((200_000,))
-    logits = -((1 + e[:, None] - torch.arange(3)) ** 2) / (2 * 0.36)
-    assert near[1] == pytest.approx(torch.log_softmax(logits, 1)[:, 1].mean().item(), abs=4e-3)
-
-
 def test_samples_have_the_pixels_and_levels_of_the_data():
     ebm = exact(TWO_MODES, DDIMScheduler)
-    *_, last = DPMSampler(40).iterate(ebm.density, normal((200, 1, 4, 4)), None)
+    *_, last = DPMSampler(40).iterate(ebm.model, normal((200, 1, 4, 4)), None)
     assert (last.x > 0).double().mean() == pytest.approx(0.5, abs=0.03)
     assert last.x.abs().mean() == pytest.approx(0.5, abs=0.02)
     found = ebm.sample(3, seed=1)
@@ -151,7 +115,6 @@ def test_samples_have_the_pixels_and_levels_of_the_data():
     x = ebm.space.encode((torch.arange(256, dtype=F64)[None] + 0.5) / 256)
     torch.testing.assert_close(x[0], torch.linspace(-1, 1, 256, dtype=F64))
     assert "time score" in error_of(ebm.likelihood, found, "time_integral")
-    assert "diffusers" in error_of(EBM.from_pretrained("digits").likelihood, digit(), "discrete")
     for function in (ebm.energy, partial(ebm.time_score, t=0.5)):
         assert "this model lacks" in error_of(function, normal((1, 1, 4, 4)))
     assert ebm.score(normal((1, 1, 4, 4)), 0.5).shape == (1, 1, 4, 4)
@@ -170,20 +133,15 @@ def test_pipeline_folder_is_a_model(folder, tmp_path):
     pipeline = DDIMPipeline.from_pretrained(folder)
     same = EBM.from_diffusers(pipeline)
     assert same.model.net is pipeline.unet  # its own weights
-    for name in ("elbo", "discrete"):
-        one, other = (each.likelihood(BLANK, name).log_prob for each in (ebm, same))
-        assert torch.equal(one, other)
+    assert torch.equal(ebm.log_prob(BLANK), same.log_prob(BLANK))
     assert "Save the pipeline" in error_of(lambda: ebm.save_pretrained(tmp_path))
     flags = [str(folder), "--device", "cpu", "--output_dir", str(tmp_path / "out")]
     data = ["--dataset", "digits", "--num_levels", "17", "--limit", "3", "--repeats", "1"]
     few = ["--estimator", "all", "--estimator_args", "num_steps=2", "max_refinements=0"]
     found = load_script("evaluate/bpd.py").main([*flags, *data, *few])
-    assert list(found["estimators"]) == ["elbo", "probability_flow", "discrete"]
+    assert list(found["estimators"]) == ["elbo", "probability_flow"]
     drawn = load_script("sample/ebm.py").main([*flags, "--num_images", "2", "--num_steps", "3"])
     assert drawn["nfe"] == 4
-    mask = torch.arange(8)[:, None].expand(8, 8) < 4
-    completed = complete(ebm, BLANK, mask, num_temperatures=4)
-    assert torch.equal(completed[:, :, :4], BLANK[:, :, :4])
 
 
 def test_uses_that_a_pipeline_lacks_are_refused(folder):
@@ -210,22 +168,10 @@ def half_precision(folder, root):
     return root
 
 
-def checkpoint(folder, root):
-    """A checkpoint of the training script, below the folder of the pipeline."""
-    shutil.copytree(folder, root)
-    for name in ("unet", "unet_ema"):
-        shutil.copytree(folder / "unet", root / "checkpoint-5" / name)
-    return root / "checkpoint-5"
-
-
-@pytest.mark.parametrize("layout", [flat, half_precision, checkpoint])
+@pytest.mark.parametrize("layout", [flat, half_precision])
 def test_layouts_of_diffusers_are_read(folder, tmp_path, layout):
-    place = layout(folder, tmp_path / "other")
-    expected = EBM.from_pretrained(folder).likelihood(BLANK, "discrete").log_prob
-    inner = [place / "unet_ema"] if layout is checkpoint else []
-    for each in (place, *inner):
-        ebm = EBM.from_pretrained(each)
-        assert torch.equal(ebm.likelihood(BLANK, "discrete").log_prob, expected)
+    other = EBM.from_pretrained(layout(folder, tmp_path / "other"))
+    assert torch.equal(other.log_prob(BLANK), EBM.from_pretrained(folder).log_prob(BLANK))
 
 
 def test_network_of_the_caller_keeps_its_mode():

@@ -8,7 +8,7 @@ from exact import F64, ExactBridge, ExactModel, SinePath, generator, two_modes, 
 from scipy.integrate import quad
 
 from ebm_app.nets.time_score import ModelOutput
-from ebm_app.objectives.regression import CTSM, TSM, CTSMv, Dual
+from ebm_app.objectives.regression import CTSM, TSM, CTSMv
 from ebm_app.objectives.time_sampling import (
     TIME_SAMPLERS,
     ArcLength,
@@ -65,7 +65,6 @@ OBJECTIVES = {
     "ctsm": CTSM(),
     "ctsm_v": CTSMv(),
     "ctsm_v and head": CTSMv(stein_factor=1.0),
-    "dual": Dual(stein_factor=1.0),
     "tsm": TSM(eps=MARGIN),
 }
 CASES = {

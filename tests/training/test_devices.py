@@ -111,17 +111,22 @@ DRAWS, FLOW = {"num_nodes": 8, "num_draws": 2}, {"num_steps": 3, "max_refinement
 )
 def test_waits_of_samplers_do_not_grow_with_steps(ebm, sampler, most):
     with HostWaits() as waits:
-        *_, last = sampler.iterate(ebm.density, torch.zeros(2, 1, 8, 8, device=GPU), None)
+        *_, last = sampler.iterate(ebm.model, torch.zeros(2, 1, 8, 8, device=GPU), None)
     assert last.x.device == GPU and waits.num <= most
 
 
 @pytest.mark.parametrize(
     "name, settings, most",
-    [("elbo", DRAWS, 1), ("path_integral", {}, 1), ("time_integral", {}, 0), ("pf_ode", FLOW, 2)],
+    [
+        ("elbo", DRAWS, 1),
+        ("path_integral", {}, 1),
+        ("time_integral", {}, 0),
+        ("probability_flow", FLOW, 2),
+    ],
 )
 def test_waits_of_likelihoods_do_not_grow_with_nodes(ebm, name, settings, most):
     with HostWaits() as waits:
-        make_estimator(name, settings)(ebm.density, torch.zeros(2, 1, 8, 8, device=GPU), 0.99)
+        make_estimator(name, settings)(ebm.model, torch.zeros(2, 1, 8, 8, device=GPU), 0.99)
     assert waits.num <= most
 
 

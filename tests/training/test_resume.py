@@ -1,18 +1,14 @@
-"""Resume from an earlier checkpoint, past a damaged one, or one of an earlier version.
+"""Resume from the last checkpoint, an earlier one, or past a damaged one."""
 
-``tests/data/run_of_2026_11_22`` is a run by the first version that wrote checkpoints of format 2,
-stopped after 3 of its 6 steps.
-"""
-
-import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
 from conftest import (
-    ROOT,
+    GREY,
     SMALL,
     call,
     equal_tensors,
@@ -24,7 +20,6 @@ from conftest import (
 from safetensors.torch import save
 
 from ebm_app import EBM, train
-from ebm_app.cli.train import main as train_script
 from ebm_app.training import timing
 from ebm_app.training.checkpoint import checkpoints, find_checkpoint
 from ebm_app.training.metrics import read_metrics
@@ -39,12 +34,6 @@ SETTINGS = {**SMALL, "num_levels": 17, "num_preview_images": 1, "max_train_steps
 SETTINGS |= {"checkpointing_steps": 4, "validation_steps": 3}
 IMAGES = random_images(20, 4)
 LATEST = {**SETTINGS, "resume_from_checkpoint": "latest"}
-
-OLD_RUN = ROOT / "tests" / "data" / "run_of_2026_11_22"
-#: Last loss of the run that the earlier version did not stop, and the sum of |weights|
-LOSS, WEIGHTS = 1.4752906101935164, 313.77606359446054
-#: Log-likelihoods by the earlier version, in nats
-LOG_PROB = [-206.5671910220115, -206.49712311573927, -204.2883033372744, -206.58570777383346]
 
 
 @pytest.fixture(scope="module")
@@ -117,15 +106,16 @@ def test_best_model_loads_after_a_changed_setting(run, monkeypatch):
 
 
 SCRIPTS = {
-    "train/energy.py": ["{grey}", "--num_preview_images", "0"],
+    "train/energy.py": ["{teacher}", "--num_preview_images", "0"],
     "train/flow.py": ["--dataset", "folder:{images}", "--flow", "spline"],
 }
 
 
 @pytest.mark.parametrize("path", SCRIPTS)
-def test_other_scripts_resume_exactly(path, folder, image_folder, script, tmp_path):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    words = [word.format(grey=folder / "grey", images=image_folder) for word in SCRIPTS[path]]
+def test_other_scripts_resume_exactly(path, image_folder, script, tmp_path):
+    whole, part, teacher = (tmp_path / name for name in ("whole", "part", "teacher"))
+    EBM(replace(GREY, dequantisation="truncated_normal")).save_pretrained(teacher)
+    words = [word.format(teacher=teacher, images=image_folder) for word in SCRIPTS[path]]
     words += "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4".split()
     words += "--train_batch_size 4 --validation_images 4 --logging_steps 1 --device cpu".split()
     assert call(script(path), *words, "--output_dir", whole) == 0
@@ -146,39 +136,6 @@ def test_other_scripts_resume_exactly(path, folder, image_folder, script, tmp_pa
 
 def test_other_images_are_refused(run):
     assert "other images" in error_of(train, 16 - IMAGES, run, **LATEST)
-
-
-def test_older_checkpoint_resumes_as_if_never_stopped(tmp_path):
-    run = shutil.copytree(OLD_RUN, tmp_path / "run")
-    by_folder = ["--resume_from_checkpoint", "latest", "--output_dir", str(run)]
-    for flags, message in (
-        (["--optimizer", "muon"], "optimizer was adam, now muon"),
-        (["--adam_weight_decay", "0.5"], "adam_weight_decay was 0.01, now 0.5"),
-    ):
-        assert message in error_of(train_script, [*by_folder, *flags])
-    metrics = train_script(by_folder)
-    assert metrics["steps"] == 6 and metrics["loss"] == pytest.approx(LOSS, rel=1e-6)
-    total = sum(weight.double().abs().sum().item() for weight in weights_of(run).values())
-    assert total == pytest.approx(WEIGHTS, rel=1e-6)
-
-
-def test_retired_objective_is_refused(tmp_path):
-    run = shutil.copytree(OLD_RUN, tmp_path / "run")
-    path = run / "checkpoint-3" / "state" / "trainer.json"
-    trainer = json.loads(path.read_text())
-    trainer["settings"]["training"]["objective"] = "ctsm_m"
-    path.write_text(json.dumps(trainer))
-    resume = ["--resume_from_checkpoint", "latest", "--output_dir", str(run)]
-    assert "ctsm_m with the gamma deviance" in error_of(train_script, resume)
-
-
-def test_older_model_scores_as_it_did():
-    ebm = EBM.from_pretrained(OLD_RUN / "checkpoint-3")
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 17, (4, 1, 8, 8), generator=generator) / 16
-    noise = torch.full((1, 4, 1, 8, 8), 0.25)
-    result = ebm.likelihood(images, estimator="time_integral", noise=noise)
-    assert result.log_prob.tolist() == pytest.approx(LOG_PROB, rel=1e-7)
 
 
 def test_run_in_minutes_keeps_its_plan(tmp_path, monkeypatch):

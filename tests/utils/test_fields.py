@@ -1,15 +1,12 @@
 """Settings classes, configurations of models, and registries that build them by name."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from conftest import GREY, error_of
 from pydantic import ValidationError
 
-from ebm_app.config import Calibration, EBMConfig
-from ebm_app.folders import upgrade
+from ebm_app.config import EBMConfig
 from ebm_app.utils.fields import (
     Positive,
     PositiveInt,
@@ -66,12 +63,3 @@ WRONG = [
 @pytest.mark.parametrize(("change", "message"), WRONG)
 def test_keys_and_types_are_strict(change, message):
     assert message in error_of(from_dict, EBMConfig, {**to_dict(GREY), **change}, "example")
-
-
-def test_older_files_are_upgraded():
-    older = {**to_dict(GREY), "palette": [], "space_arguments": {}, "time_input": "clock"}
-    older["path"] = {**older["path"], "arguments": {}}
-    older["residual"] = {"mean": 0.5, "stderr": 0.1, "spread": 1.0}
-    del older["calibration"]
-    expected = replace(GREY, calibration=Calibration(0.5, 0.1, 1.0))
-    assert from_dict(EBMConfig, upgrade(older), "older") == expected

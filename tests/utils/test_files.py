@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import stat
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
@@ -16,7 +15,6 @@ from conftest import TINY, call, error_of
 from matplotlib.figure import Figure
 
 from ebm_app.cli import bpd, train
-from ebm_app.cli.command_line import run_script
 from ebm_app.data.pictures import save_image
 from ebm_app.ratios.rows import read_rows
 from ebm_app.training.metrics import read_metrics
@@ -72,36 +70,6 @@ def test_concurrent_writers_keep_the_file_intact(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: write_json(path, data), range(200)))
     assert os.listdir(tmp_path) == ["bpd.json"] and read_json(path) == data
-
-
-def closed_pipe():
-    reader, writer = os.pipe()
-    os.close(reader)
-    return open(writer, "w")
-
-
-LOST = {"closed": lambda: None, "full": lambda: open("/dev/full", "w"), "pipe": closed_pipe}
-
-
-@pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
-def test_run_survives_a_lost_terminal(monkeypatch, capsys, lost):
-    done = []
-
-    def main(argv):
-        for _ in range(1_000):
-            print("a line of many words")
-            print("a bar", file=sys.stderr, flush=True)
-        done.append(True)
-        return {"figure": 1}
-
-    for name, code in (("stderr", 0), ("stdout", 2)):
-        with monkeypatch.context() as patch:
-            stream = lost()
-            patch.setattr(sys, name, stream)
-            assert run_script(main) == code
-            if stream is not None:
-                stream.close()
-    assert len(done) == 2 and "in the run record" in capsys.readouterr().err
 
 
 def test_record_holds_names_that_are_not_utf8(tmp_path):

@@ -14,10 +14,6 @@ from PIL import Image
 #: Arguments of each endpoint in order, with their defaults. Clients depend on them: append new
 #: ones, with a default.
 ENDPOINTS = {
-    "/complete": {
-        **{"model": "grey", "drawing": ..., "unknown": "lower half", "num_images": 4},
-        **{"num_temperatures": 48, "seed": 5},
-    },
     "/generate": {
         **{"model": "grey", "sampler": "dpm", "num_images": 10, "num_steps": 25, "seed": 5},
         **{"randomise": True, "which": "any", "guidance": 1.5},
@@ -47,7 +43,6 @@ BAD = [
     *(("/score_drawing", "drawing", value) for value in ("/etc/passwd", FILE)),
     *(("/mi", "x", value) for value in ("/etc/passwd", FILE)),
     ("/mi_example", "task", HTML),
-    ("/complete", "unknown", HTML),
     ("/toy", "learning_rate", HTML),
 ]
 
@@ -59,8 +54,7 @@ def test_endpoints_keep_their_arguments(page):
         name: [(p["parameter_name"], p["parameter_default"]) for p in endpoint["parameters"]]
         for name, endpoint in endpoints.items()
     }
-    for name in ("/score_drawing", "/complete"):
-        found[name][1] = ("drawing", ...)  # an empty canvas
+    found["/score_drawing"][1] = ("drawing", ...)  # an empty canvas
     assert found == {name: list(arguments.items()) for name, arguments in ENDPOINTS.items()}
     assert info["unnamed_endpoints"] == {}
     for name, kinds in RETURNS.items():

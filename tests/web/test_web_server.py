@@ -1,32 +1,24 @@
 """Command line, models, links, errors, access control and limits of the server."""
 
 import asyncio
-import io
-import re
 import shutil
 import socket
-from types import SimpleNamespace
 
 import gradio as gr
 import httpx
 import pytest
-from conftest import error_of
+from conftest import LOGIN, error_of
 from PIL import Image
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.testclient import TestClient
 
 from ebm_app.cli.app import check_auth, find_models
 from ebm_app.cli.command_line import run_script
 from ebm_app.folders import BUNDLED
 from ebm_app.utils.errors import UserError
-from ebm_app.web import app, server
+from ebm_app.web import app
 from ebm_app.web.app import BAD_IMAGE, FAILED, describe_failure, link_updates
 from ebm_app.web.models import Models, title_of
-from ebm_app.web.server import MAX_IMAGE_PIXELS, MAX_WRONG, LoginLimit
+from ebm_app.web.server import MAX_IMAGE_PIXELS
 from ebm_app.web.shared import write_link
 
 
@@ -62,32 +54,9 @@ def test_only_a_local_page_needs_no_password(script, monkeypatch):
     assert "user:password" in error_of(script("ui/app.py").main, ["--host", "0.0.0.0"])
 
 
-def test_wrong_passwords_of_an_address_are_limited(monkeypatch, caplog):
-    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
-    monkeypatch.setattr(server, "time", clock)
-
-    async def login(request):
-        return Response(status_code=200 if await request.body() == b"right" else 400)
-
-    routes = [Route("/login", login, methods=["POST"])]
-    app = Starlette(routes=routes, middleware=[Middleware(LoginLimit)])
-    client, other = TestClient(app), TestClient(app, client=("other", 1))
-
-    def post(word, client=client):
-        return client.post("/login", content=word).status_code
-
-    assert [post("right") for _ in range(20)] == [200] * 20  # not counted
-    for clock.now in range(MAX_WRONG):
-        assert post("wrong") == 400
-    assert "Wrong password from testclient" in caplog.text
-    assert post("right") == 429 and post("right", other) == 200
-    clock.now = 60.5  # the first attempt is a minute ago
-    assert [post("wrong"), post("right")] == [400, 429]
-
-
 @pytest.mark.process
 def test_requests_are_checked(address):
-    """The login, the Host header, and the security policy."""
+    """The login, the Host header, the security policy, and the size of uploads."""
     assert Image.MAX_IMAGE_PIXELS == MAX_IMAGE_PIXELS  # set before the page is served
     for path in ("config", "gradio_api/info", "monitoring"):
         assert httpx.get(address + path, follow_redirects=True).status_code in (401, 403, 404)
@@ -97,17 +66,11 @@ def test_requests_are_checked(address):
     for path in ("", "config", "login"):
         policy = httpx.get(address + path, trust_env=False).headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'self'; ") and "http" not in policy
-
-
-@pytest.mark.process
-def test_shared_link_shows_the_title_and_a_picture(address):
-    html = httpx.get(address, trust_env=False).text
-    for name in ("og:title", "og:description", "og:image"):
-        (value,) = re.findall(f'"{name}" content="([^"]*)"', html)
-        assert value and "radio" not in value
-    assert value.startswith(address)
-    picture = httpx.get(value, trust_env=False)
-    assert Image.open(io.BytesIO(picture.content)).width >= 200
+    web = httpx.Client(trust_env=False, timeout=60)
+    assert web.post(f"{address}login", data={**LOGIN, "password": "wrong"}).status_code == 400
+    assert web.post(f"{address}login", data=LOGIN).status_code == 200
+    files = {"files": bytes(25_000_000)}
+    assert web.post(f"{address}gradio_api/upload", files=files).status_code == 413
 
 
 def test_errors_are_described_without_details(caplog):

@@ -1,13 +1,11 @@
-"""Tabs of the page that complete, compare and explain images, and those of density ratios."""
+"""Tabs of the page that explain a likelihood, and those of density ratios."""
 
 import json
 import shutil
 
 import numpy as np
 import pytest
-import torch
 from conftest import digit, error_of
-from PIL import Image
 
 from ebm_app import mutual_information
 from ebm_app.data.levels import to_levels
@@ -15,79 +13,9 @@ from ebm_app.ebm import EBM
 from ebm_app.evaluation.trace import NUM_TIMES, trace
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.noise import noise_for
-from ebm_app.morphing import iterate_morph, slerp
 from ebm_app.ratios import planes
-from ebm_app.web import compare, complete, information, toy
+from ebm_app.web import information, toy
 from ebm_app.web.idea import show_time
-from ebm_app.web.models import Models
-
-
-def test_the_unknown_half_is_sampled(models, monkeypatch):
-    pixels, masks = np.zeros((80, 80, 3), np.uint8), []
-    pixels[:, 30:50] = 255
-    drawing = {"composite": Image.fromarray(pixels)}
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            complete, "iterate_completion", lambda *args, **_: masks.append(args[1:3]) or []
-        )
-        list(complete.complete("grey", drawing, "left half", 2, 3, 0, models=models))
-    ((levels, known),) = masks
-    assert levels[0, 0, 0].tolist() == [0, 0, 0, 16, 16, 0, 0, 0]
-    assert known.nonzero()[:, 1].unique().tolist() == [4, 5, 6, 7]
-    *_, (grid, text) = complete.complete("grey", drawing, "lower half", 2, 3, 0, models=models)
-    assert grid.size[0] > 8 and text.startswith("2 completions in ")
-    assert "averaged to 8 × 8 pixels" in text
-    shown = np.asarray(grid.crop((0, 0, (grid.width - 1) // 2, grid.height)))
-    assert (np.asarray(grid)[0, :5] == 0).all() and shown[2, shown.shape[1] // 2 + 2] > 200
-    empty = complete.complete("grey", None, "lower half", 2, 3, 0, models=models)
-    assert "canvas is empty" in error_of(list, empty)
-    run = complete.complete("grey", drawing, "middle", 2, 3, 0, models=models)
-    assert "middle" in error_of(list, run)
-
-
-def metrics(bits):
-    nats = -bits * 64 * np.log(2)
-    return {"bits_per_dim": bits, "bits_error": 0.3, "log_prob": nats, "answer": f"at {bits}"}
-
-
-@pytest.mark.parametrize(
-    ("bits", "words"),
-    [(2.0, "0.500 ± 0.424 bits per dim more than A: A"), (1.25, "less than A: B")],
-)
-def test_comparison_states_the_difference_of_the_bits(bits, words):
-    kept, text, _ = compare.keep(digit(), metrics(1.5))
-    assert text == "A: 1.500 ± 0.300 bits per dim. at 1.5"
-    text, figure = compare.compare(kept, digit(1), metrics(bits))
-    nats = abs(bits - 1.5) * 64 * np.log(2)
-    assert words in text and f"is more likely, by {nats:.1f} nats" in text
-    shown = figure.axes[2].images[0].get_array()
-    assert np.allclose(shown, (digit(1) - digit())[0, 0])
-    for missing in ((None, metrics(1.5)), (digit(), None)):
-        assert "no scored image" in error_of(compare.keep, *missing)
-        assert compare.compare(kept, *missing)[1] is None
-
-
-def test_morph_starts_and_ends_at_the_images():
-    images = torch.cat([digit(0), digit(1)])
-    ebm = EBM.from_pretrained("digits")
-    *_, last = iterate_morph(ebm, images, 5)
-    frames = ebm.to_images(last.x)
-    assert (frames[[0, -1]] - images).abs().mean() < 0.02
-    assert (frames[2] - images.mean(0)).abs().mean() > 0.05  # not a cross-fade
-    models = Models({"digits": "digits"})
-    models.load = lambda name: ebm
-    kept = compare.Scored(images[:1], {})
-    *_, shown = compare.morph("digits", kept, images[1:], models=models)
-    assert [name for _, name in shown][:2] == ["A", "14%"] and shown[-1][1] == "B"
-    assert "two images" in error_of(list, compare.morph("digits", None, digit(), models=models))
-
-
-def test_slerp_keeps_the_norm_and_halves_the_angle():
-    a, b = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 3.0])
-    middle = slerp(a, b, torch.tensor([0.0, 0.5, 1.0]))
-    expected = torch.tensor([[3.0, 0.0], [4.5**0.5, 4.5**0.5], [0.0, 3.0]])
-    assert torch.allclose(middle, expected, atol=1e-6)
-    assert torch.allclose(slerp(a, a, torch.tensor([0.3])), a[None])
 
 
 def test_running_integral_ends_at_the_time_integral():
@@ -95,7 +23,7 @@ def test_running_integral_ends_at_the_time_integral():
     found = trace(ebm, digit(), seed=3)
     levels = to_levels(digit(), ebm.config.num_levels)
     point = ebm.dequantise(levels, noise_for(levels, ebm.dtype, 3)[0])
-    expected = TimeIntegral()(ebm.density.with_nodes(64), point.y, point.t)
+    expected = TimeIntegral()(ebm.model.with_nodes(64), point.y, point.t)
     assert found.totals[-1] == pytest.approx(expected.value.item(), abs=0.5)
     nats = found.totals[-1] + point.negative_log_q.sum().item()
     assert found.bits == pytest.approx(-nats / (64 * np.log(2)))
