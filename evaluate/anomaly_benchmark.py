@@ -3,7 +3,7 @@
 python evaluate/anomaly_benchmark.py mnist --limit 60 --num_unusual 30
 
 The table has the area under the ROC curve (AUROC) for each kind of unusual image of
-``ebm_app.data.unusual``: by the log-likelihood of ``--num_likelihoods`` images, by the detector in
+unusual_images.py: by the log-likelihood of ``--num_likelihoods`` images, by the detector in
 the model's folder, and by the best of four detectors of scikit-learn on pixels. anomaly.png shows
 an image of each kind and its map.
 """
@@ -21,12 +21,12 @@ from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse, run_script
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.pictures import convert_image, to_pil
-from ebm_app.data.unusual import KINDS, OTHER_KINDS, make_unusual
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.fields import AtLeastTwo, Count, configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
+from unusual_images import KINDS, make_unusual
 
 #: False-alarm rate whose share of flagged ordinary images is measured
 RATE = 0.05
@@ -95,7 +95,7 @@ def unusual_images(
     """Return levels (N, C, H, W) of each kind of unusual image, made from levels ``source``, and
     as many images of another data set."""
     kinds = {}
-    for kind, change in (KINDS | OTHER_KINDS).items():
+    for kind, change in KINDS.items():
         generator = torch.Generator().manual_seed(seed)
         kinds[kind] = make_unusual(source, config.num_levels, generator, {kind: change})
     if other := OTHER_DATASETS.get(config.dataset):

@@ -1,4 +1,4 @@
-"""Unusual images, made from ordinary images to train functions that must hold for any image.
+"""Unusual images, made from ordinary images for the benchmark of anomaly detection.
 
 A transform changes images (N, C, H, W) in [0, 1]. Its strength is random, from hardly visible to
 unrelated to the data.
@@ -128,9 +128,9 @@ KINDS: dict[str, Kind] = {
     "posterised": posterise,
     "shuffled": shuffle,
     "blurred or sharpened": blur_or_sharpen,
+    "thick strokes": thicken,
+    "a square of another": insert_square,
 }
-#: Transforms to calibrate functions trained on ``KINDS``
-OTHER_KINDS: dict[str, Kind] = {"thick strokes": thicken, "a square of another": insert_square}
 
 
 def make_unusual(
