@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from ebm_app.anomaly.features import extract_features, noise_levels
+from ebm_app.anomaly.features import extract_features, noise_levels, noise_times
 from ebm_app.anomaly.scores import (
     Fitted,
     conformal_p_values,
@@ -216,7 +216,10 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         folder, ebm = find_folder(folder), self._open_model()
         path, record = folder / FITTED_FILE, folder / RECORD_FILE
         if not (path.exists() and record.exists()):
-            raise UnfittedError(f"{folder} has no anomaly detector. Fit one to ordinary images.")
+            raise UnfittedError(
+                f"{folder} has no anomaly detector. Fit one with `ebm anomaly --fit`, or "
+                "`AnomalyDetector.fit`."
+            )
         if not provenance(ebm).items() <= read_json(record).items():
             raise UnfittedError(
                 f"The anomaly detector in {folder} was fitted to another version of the model. "
@@ -230,10 +233,12 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         return self
 
     def _open_model(self) -> EBM:
-        """Return the model, loaded if it is given by name."""
-        if isinstance(self.model, EBM):
-            return self.model
-        return EBM.from_pretrained(self.model, self.device)
+        """Return the model, loaded if it is given by name. Raise a UserError if it has no Stein
+        head."""
+        is_loaded = isinstance(self.model, EBM)
+        ebm = self.model if is_loaded else EBM.from_pretrained(self.model, self.device)
+        noise_times(ebm)  # raises before images are read
+        return ebm
 
     def _check_fitted(self) -> Fitted:
         """Return the fitted tensors; raise an ``UnfittedError`` without them."""

@@ -1,6 +1,7 @@
 """``AnomalyDetector``: decisions, maps, files."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -175,5 +176,7 @@ def test_errors_name_the_value_and_the_remedy(detector, digits):
     images, ebm = digits.test[:3], detector.ebm_
     assert "not fitted" in error_of(AnomalyDetector(ebm).p_value, images)
     assert "at least 80" in error_of(AnomalyDetector(ebm).fit, images)
+    headless = EBM(replace(GREY, stein_head=False, prediction="normalised"))
+    assert "Anomaly detection needs" in error_of(AnomalyDetector(headless).fit, images)
     assert "at least 199 images, got 100" in error_of(detector.threshold, 0.005)
     assert "false_alarm_rate" in error_of(detector.threshold, 1.5)

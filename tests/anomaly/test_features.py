@@ -1,11 +1,9 @@
 """Features of images, against their equations."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY, error_of
+from conftest import COLOUR, GREY
 from torch.nn.functional import avg_pool2d
 
 from ebm_app.anomaly.features import (
@@ -99,9 +97,3 @@ def test_differences_of_pixels_in_closed_form():
     scales = torch.tensor([1.0, 2, 4]).double()
     expected = ((0.05 * scales).square() / 2 + SMALL).log()
     torch.testing.assert_close(image_statistics(ramp)[0, 1:], expected)
-
-
-def test_model_without_stein_head_is_refused():
-    ebm = EBM(replace(GREY, stein_head=False, prediction="normalised"))
-    images = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
-    assert "Anomaly detection needs" in error_of(extract_features, ebm, images)
