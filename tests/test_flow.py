@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 from conftest import SMALL, TINY, call, equal_tensors, error_of, figures_of
+from ebm_app.training.launch import init_from
+from ebm_app.training.settings import resolve
 from exact import generator, normal, uniform
 
 from ebm_app import EBM, train
@@ -12,8 +14,6 @@ from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.nets.composite import NET_INPUTS
-from ebm_app.training.launch import init_from
-from ebm_app.training.settings import resolve
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from accelerate import Accelerator
 
-from ebm_app.config import LoopConfig
+from ebm_app.training.config import Run
 from ebm_app.utils import METRICS_FILE
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import finite_or_none, to_dict
@@ -25,7 +25,7 @@ class MetricsLog:
     """Writes rows {"step": n, name: number, ...} to ``metrics.jsonl`` and to the trackers of
     ``report_to``, on the main process."""
 
-    def __init__(self, accelerator: Accelerator, output_dir: Path, config: LoopConfig) -> None:
+    def __init__(self, accelerator: Accelerator, output_dir: Path, config: Run) -> None:
         self.accelerator, self.path, self.config = accelerator, output_dir / METRICS_FILE, config
 
     def start(self, step: int) -> None:

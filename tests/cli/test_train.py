@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, call, error_of
+from ebm_app.cli.run_flags import restore
+from ebm_app.training.launch import LOCK
+from ebm_app.training.settings import NAMES
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ebm_app.cli import train
 from ebm_app.cli.command_line import parse
-from ebm_app.cli.run_flags import restore
 from ebm_app.ebm import EBM
-from ebm_app.training.launch import LOCK
 from ebm_app.training.metrics import read_metrics
-from ebm_app.training.settings import NAMES
 from ebm_app.utils.files import read_json
 from ebm_app.utils.output import lock
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import GREY, TINY, load_script
+from ebm_app.training.ebm_task import PathTask, TimeScoreLoss
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ebm_app.config import EarlyConfig, LoopConfig
@@ -17,7 +18,6 @@ from ebm_app.objectives.regression import CTSMm
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.flow import DPMSampler, PFODESampler
-from ebm_app.training.ebm_task import PathTask, TimeScoreLoss
 from ebm_app.utils import random
 from ebm_app.utils.random import RowNoise, make_generator
 from ebm_app.utils.tensors import copy_to

@@ -7,12 +7,12 @@ from itertools import cycle
 import pytest
 import torch
 from conftest import GREY
+from ebm_app.training.settings import record_settings, resolve
 from safetensors.torch import load, save
 
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.training.settings import record_settings, resolve
 from ebm_app.utils.errors import UserError
 
 MODELS = {"ebm": (EBM, GREY), "flow": (Flow, FlowConfig("digits", (1, 8, 8), 17, "spline"))}

@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 from conftest import error_of
+from ebm_app.training.plan import CONSTANT, complete, learning_rate
+from ebm_app.training.settings import record_settings, resolve
 
 from ebm_app.config import EBMConfig, LoopConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.training.plan import CONSTANT, complete, learning_rate
 from ebm_app.training.recipes import SIZES, level_settings, network_cost, network_settings
-from ebm_app.training.settings import record_settings, resolve
 from ebm_app.training.timing import Costs, plan
 
 DIGITS = load_images("digits")

@@ -9,6 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import SMALL, equal_tensors, error_of, random_images, weights_of, without_speeds
+from ebm_app.training.ebm_task import EBMTask
+from ebm_app.training.plan import CONSTANT
+from ebm_app.training.settings import resolve
 from exact import normal
 from torch import nn
 
@@ -16,11 +19,8 @@ from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training.checkpoint import find_checkpoint, load
-from ebm_app.training.ebm_task import EBMTask
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.optimizers import NEWTON_SCHULZ, OPTIMIZERS, Muon, orthogonalise
-from ebm_app.training.plan import CONSTANT
-from ebm_app.training.settings import resolve
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import Interrupted
 from ebm_app.utils.processes import make_accelerator
