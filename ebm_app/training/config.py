@@ -39,8 +39,9 @@ from ebm_app.utils.fields import (
     Seed,
     Share,
     configuration,
+    from_dict,
     setting,
-    user_errors,
+    to_dict,
 )
 from ebm_app.utils.registry import choose
 
@@ -256,8 +257,8 @@ def with_settings(base: AnyRun, settings: Mapping[str, Any]) -> AnyRun:
     names = [item.name for item in dataclasses.fields(base)]
     for name in settings:
         choose("setting", name, names)
-    with user_errors("settings"):
-        return one_length(base, replace(base, **settings))
+    run = from_dict(type(base), {**to_dict(base), **settings}, "settings")
+    return one_length(base, run)
 
 
 def one_length(base: AnyRun, run: AnyRun) -> AnyRun:

@@ -188,11 +188,10 @@ def make_config(config: Train, data: ImageData, flow: Flow | None = None) -> EBM
     )
     require_one_sided(build_path(ebm_config))
     PREDICTIONS[config.prediction].check(build_path(ebm_config), ebm_config.stein_head)
-    if config.eps is None:
-        dequantiser = DEQUANTISERS[config.dequantisation]()
-        end = dequantiser.time(Cells(data.num_levels, space), build_path(ebm_config))
-        if end < 1:  # the dequantiser defines the margin
-            ebm_config = replace(ebm_config, eps=1 - end)
+    dequantiser = DEQUANTISERS[config.dequantisation]()
+    end = dequantiser.time(Cells(data.num_levels, space), build_path(ebm_config))
+    if config.eps is None and end < 1:  # the dequantiser defines the margin
+        ebm_config = replace(ebm_config, eps=1 - end)
     return ebm_config
 
 

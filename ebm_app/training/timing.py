@@ -76,6 +76,7 @@ def plan(config: AnyRun, costs: Costs, budget: float, left: float) -> AnyRun:
         costs: measured times.
         budget, left: total and remaining seconds of the run.
 
+    >>> from ebm_app.training.config import Train
     >>> config = plan(Train(), Costs(0.5, 1.0, 0.1), 600.0, 580.0)
     >>> config.max_train_steps, config.validation_steps, config.validation_images
     (1040, 520, 290)
