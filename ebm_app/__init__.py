@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ebm_app.ratios.information import mutual_information
     from ebm_app.ratios.two_samples import log_density_ratio
     from ebm_app.sampling import SAMPLERS
-    from ebm_app.training.api import train
+    from ebm_app.training.ebm import train
 
 #: Public names and their modules, imported at first use because importing takes seconds
 HOMES = {
@@ -34,7 +34,7 @@ HOMES = {
     "SAMPLERS": "sampling",
     "log_density_ratio": "ratios.two_samples",
     "mutual_information": "ratios.information",
-    "train": "training.api",
+    "train": "training.ebm",
 }
 
 __all__ = [*HOMES, "__version__"]

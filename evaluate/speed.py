@@ -8,9 +8,9 @@ paper, on the network of a model. The table "parts" lists the parts of a step of
 for images of the model's size, relative to the forward and backward pass of the network.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse, run_script
-from ebm_app.config import TrainingConfig
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
-from ebm_app.training.ebm_task import EBMTask
-from ebm_app.training.settings import resolve
+from ebm_app.training.config import Train, with_settings
+from ebm_app.training.ebm import build_trainer, make_config
+from ebm_app.training.recipes import recipe
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.fields import BatchSize, Draws, configuration, setting
 from ebm_app.utils.output import Output, to_markdown
@@ -60,7 +60,8 @@ def time_objectives(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
     """Time whole steps of each objective (draw, loss, backward, update, average)."""
     device = ebm.device.type
     steps = {name: make_trainer(ebm, size, name).train_step for name in OBJECTIVES}
-    steps["ctsm_m and Stein head"] = make_trainer(ebm, size, "ctsm_m", True).train_step
+    moments = {"divergence": "poisson", "prediction": "moments", "stein_factor": 1.0}
+    steps["ctsm_v, poisson, Stein head"] = make_trainer(ebm, size, "ctsm_v", **moments).train_step
     in_float32 = make_trainer(ebm, size, "ctsm_v").train_step
     steps["ctsm_v in bfloat16"] = torch.autocast(device, torch.bfloat16)(in_float32)
     seconds = time_in_turns(steps, device, rounds)
@@ -75,12 +76,12 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
     backward pass."""
     device, shape = ebm.device.type, ebm.config.image_shape
     data = random_images(size, shape, ebm.config.num_levels)
-    config, training = resolve(data, {"train_batch_size": size, "max_train_steps": 1000})
-    accelerator = make_accelerator(training.mixed_precision, device)
-    task = EBMTask(accelerator, config, training, data)
-    trainer = Trainer(task, training)
-    model, weights = task.model.model, trainer.parameters
-    columns = u0, u1, t, *_ = task.batch(0, torch.arange(size))
+    base = recipe("random", data.image_shape, data.num_levels)
+    config = with_settings(base, {"train_batch_size": size, "max_train_steps": 1000})
+    accelerator = make_accelerator(config.mixed_precision, device)
+    trainer = build_trainer(accelerator, config, make_config(config, data), data)
+    model, weights = trainer.ebm.model, trainer.parameters
+    columns = u0, u1, t, *_ = trainer.batches.batch(0, torch.arange(size))
     x = model.path.sample(u0, u1, t).xt
     features, time_input = model.inputs.features(x, t), model.inputs.time(t)
 
@@ -92,7 +93,7 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
         "network": lambda: model.net(features, time_input.to(x.dtype)),
         "features": lambda: model.raw_output(x, t, None),
         "prediction": moments,
-        "loss": lambda: task.loss_module(*columns),
+        "loss": lambda: trainer.wrapped_loss(*columns),
     }
 
     def passes(stage: Callable[[], Tensor]) -> None:
@@ -106,7 +107,7 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
         trainer.optimizer.step()
 
     actions = {name: partial(passes, stage) for name, stage in stages.items()} | {
-        "data and noise": lambda: task.batch(0, torch.arange(size)),
+        "data and noise": lambda: trainer.batches.batch(0, torch.arange(size)),
         "clipping": lambda: accelerator.clip_grad_norm_(weights, 1e9),
         "optimizer": update,
         "average": lambda: trainer.ema.step(weights),
@@ -127,21 +128,30 @@ def random_images(batch_size: int, shape: Sequence[int], num_levels: int) -> Ima
     return ImageData("random", num_levels, pixels, pixels[:2], pixels[:2])
 
 
-def make_trainer(ebm: EBM, batch_size: int, objective: str, stein_head: bool = False) -> Trainer:
-    """Return a trainer of the model's network on random images."""
-    prediction = "moments" if stein_head else "normalised"
-    head = {"stein_head": stein_head, "prediction": prediction}
-    config = replace(ebm.config, **head, condition_dim=0, num_classes=0, class_names=())
-    training = TrainingConfig(
+def make_trainer(ebm: EBM, batch_size: int, objective: str, **settings: Any) -> Trainer:
+    """Return a trainer of a network like the model's on random images, without a Stein head unless
+    ``settings`` add one."""
+    net, config = ebm.config.net, ebm.config
+    settings = {
+        "divergence": "squared",
+        "prediction": "normalised",
+        "stein_factor": 0.0,
+        **settings,
+    }
+    run = Train(
         max_train_steps=1000,
         train_batch_size=batch_size,
         objective=objective,
-        stein_factor=float(stein_head),
+        dequantisation="uniform",
+        eps=config.eps,
+        stein_factor=settings.pop("stein_factor", 0.0),
+        input_frequencies=config.input_frequencies,
+        **dataclasses.asdict(net),
+        **settings,
     )
     data = random_images(batch_size, config.image_shape, config.num_levels)
-    task = EBMTask(make_accelerator(device=ebm.device.type), config, training, data)
-    task.model.space.load_state_dict(ebm.space.state_dict())
-    return Trainer(task, training)
+    accelerator = make_accelerator("no", ebm.device.type)
+    return build_trainer(accelerator, run, make_config(run, data), data)
 
 
 def time_in_turns(actions: Mapping[str, Action], device: str, rounds: int) -> dict[str, float]:

@@ -12,8 +12,10 @@ from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.nets.composite import NET_INPUTS
-from ebm_app.training.launch import init_from
-from ebm_app.training.settings import resolve
+from ebm_app.training.config import with_settings
+from ebm_app.training.ebm import make_config
+from ebm_app.training.recipes import recipe
+from ebm_app.training.run import init_from
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")
@@ -25,6 +27,13 @@ def random_levels(num, seed=0):
 
 
 DATA = ImageData("test", LEVELS, *(random_levels(20, seed) for seed in (5, 6, 7)))
+
+
+def config_of(settings, flow=None, data=DATA):
+    """Return the configuration of a model by the recipe of the data set."""
+    space = "ambient" if flow is None else flow.config.space
+    base = recipe(data.name, data.image_shape, data.num_levels, space=space)
+    return make_config(with_settings(base, settings), data, flow)
 
 
 def fitted(kind):
@@ -50,7 +59,7 @@ def test_flows_load_and_are_their_untrained_latent_model(kind, net_input, folder
     assert value.mean() > -16 * math.log(LEVELS) + 5
     assert torch.equal(flow.likelihood(levels, repeats=2).log_prob, value)
     given = {"net_input": net_input, "block_out_channels": (8,), "norm_num_groups": 4}
-    ebm = EBM(resolve(DATA, given, None, flow)[0])
+    ebm = EBM(config_of(given, flow))
     ebm.space.load_state_dict(flow.space.state_dict())
     images = DATA.test[:4].double() / (LEVELS - 1)
     found, own = (model.likelihood(images, repeats=2, seed=3) for model in (ebm, flow))
@@ -89,7 +98,7 @@ def test_scripts_train_and_evaluate_in_latent_space(tmp_path, image_folder, scri
 def test_initial_model_must_have_the_same_flow(folders, tmp_path):
     flow = Flow.from_pretrained(folders / "copula")
     given = {"block_out_channels": (8,), "norm_num_groups": 4}
-    ebm, other = (EBM(resolve(DATA, given, None, flow)[0]) for _ in range(2))
+    ebm, other = (EBM(config_of(given, flow)) for _ in range(2))
     for model in (ebm, other):
         model.space.load_state_dict(flow.space.state_dict())
     ebm.save_pretrained(tmp_path / "model")
@@ -101,12 +110,12 @@ def test_initial_model_must_have_the_same_flow(folders, tmp_path):
 
 def test_incompatible_flows_are_reported(folders):
     flow = Flow.from_pretrained(folders / "copula")
-    assert "train/flow.py" in error_of(resolve, DATA, {"space": "gaussian"})
-    assert "copula" in error_of(resolve, DATA, {"space": "gaussian"}, None, flow)
+    assert "train/flow.py" in error_of(config_of, {"space": "gaussian"})
+    assert "copula" in error_of(config_of, {"space": "gaussian"}, flow)
     other = ImageData("test", LEVELS, *(torch.zeros(3, 1, 8, 8, dtype=torch.uint8),) * 3)
-    assert "(1, 4, 4)" in error_of(resolve, other, {}, None, flow)
+    assert "(1, 4, 4)" in error_of(config_of, {}, flow, other)
     given = {"net_input": "x", "input_frequencies": (1.0,)}
-    assert "net_input" in error_of(resolve, DATA, given, None, flow)
+    assert "net_input" in error_of(config_of, given, flow)
     assert "energy model" in error_of(Flow.from_pretrained, "digits")
     assert "flow" in error_of(EBM.from_pretrained, folders / "copula")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import check_name, parse
+from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
@@ -71,8 +71,6 @@ def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; return the metrics on the main process, and None on others."""
     args = parse(Arguments, __doc__, argv)
-    for run in args.estimator:
-        check_name("estimator", run.partition(" ")[0], ALL)
     # slow to import, and not needed for --help
     from ebm_app.evaluation.held_out import labels_for
     from ebm_app.evaluation.scoring import bits_by_estimator, disagreements

@@ -3,7 +3,6 @@
     @configuration(kw_only=True)
     class Arguments(CommonFlags, ModelFlag):
         num_images: PositiveInt = setting("number of images", 64)
-        step_factor: Positive = advanced("factor of the step sizes", 1.0)
 
     def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         args = parse(Arguments, __doc__, argv)
@@ -11,8 +10,8 @@
         return {"bits_per_dim": 1.67}
 
 ``run_script`` runs a ``main`` and prints the metrics that it returns. Flags are written
-``--num_images 64``, lists ``--x 1 2``. ``--help`` shows the common flags, ``--help_advanced`` all
-flags. Slow imports come after parsing, so that ``--help`` is fast.
+``--num_images 64``, lists ``--x 1 2``. Slow imports come after parsing, so that ``--help`` is
+fast.
 """
 
 import argparse
@@ -27,23 +26,11 @@ from tyro.conf import Positional
 
 from ebm_app.utils.errors import Interrupted, UserError, user_message
 from ebm_app.utils.fields import Seed, configuration, setting, user_errors
-from ebm_app.utils.registry import choose, import_extension
+from ebm_app.utils.registry import import_extension
 
 T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
-#: Names by setting, to check flags before slow imports. Tests compare the registries
-NAMES = {
-    "estimator": "elbo path_integral probability_flow time_integral energy",
-    "sampler": "dpm pf_ode annealed_hmc",
-    "objective": "ctsm ctsm_v ctsm_m tsm",
-    "path": "linear_vp vp schrodinger_bridge",
-    "space": "ambient display gaussian copula spline",
-    "dequantisation": "uniform truncated_normal",
-    "augmentation": "none flip affine",
-    "optimizer": "adam muon",
-}
-ADVANCED = "--help_advanced"
-ADVANCED_NOTE = f"{ADVANCED} shows all flags. "
+HELP = ("-h", "--help")
 IMPORT_NOTE = (
     "--import MODULE first imports a Python module, which may register paths, objectives, data "
     "sets and more (docs/extending.md)."
@@ -96,7 +83,7 @@ def parse(
     kind: type[T],
     description: str | None,
     argv: Sequence[str] | None = None,
-    first: Sequence[str] = (),
+    default: T | None = None,
 ) -> T:
     """Parse a command line into an instance of ``kind``.
 
@@ -106,7 +93,7 @@ def parse(
         kind: dataclass of the flags.
         description: text at the top of ``--help``.
         argv: command-line arguments; default: those of ``sys.argv``.
-        first: flags that ``--help`` lists first; the others follow in field order.
+        default: instance with the default values; if None, they are those of the class.
 
     Raises:
         UserError: if a value is out of range.
@@ -119,52 +106,43 @@ def parse(
     extensions, words = importer.parse_known_args(words)
     for module in extensions.modules:
         import_extension(module)
-    is_short = ADVANCED not in words and any(word in ("-h", "--help") for word in words)
-    has_advanced = any(item.metadata.get("advanced") for item in dataclasses.fields(kind))
-    note = ADVANCED_NOTE if is_short and has_advanced else ""
     # tyro joins the lines of a paragraph
     lines = (description or "").strip().replace("\nebm ", "\n\nebm ")
     values = tyro.cli(
-        _flags(kind, is_short, first),
-        args=["--help" if word == ADVANCED else word for word in words],
-        description=f"{lines}\n\n{note}{IMPORT_NOTE}",
+        _flags(kind, default),
+        args=words,
+        description=f"{lines}\n\n{IMPORT_NOTE}",
         use_underscores=True,
-        config=(tyro.conf.FlagCreatePairsOff,),
+        # a flag that is on by default, as in a recorded run, needs a flag that turns it off
+        config=() if default is not None else (tyro.conf.FlagCreatePairsOff,),
     )
     with user_errors():
         return kind(**vars(values))
 
 
-def _flags(kind: type, hide_advanced: bool, first: Sequence[str]) -> type:
-    """Return a dataclass of the flags of ``kind`` without range checks, so that ``kind`` itself
-    reports values out of range."""
+def _flags(kind: type, default: Any) -> type:
+    """Return a dataclass of the flags of ``kind``, with the values of ``default``, if any. It has
+    no range checks, so that ``kind`` itself reports values out of range."""
     hints = get_type_hints(kind, include_extras=True)
-    rank = {name: index for index, name in enumerate(first)}
-    items = sorted(dataclasses.fields(kind), key=lambda item: rank.get(item.name, len(rank)))
-    shown = [
-        (item.name, hints[item.name], item)
-        for item in items
-        if "help" in item.metadata and not (hide_advanced and item.metadata.get("advanced"))
-    ]
+    shown = []
+    for item in dataclasses.fields(kind):
+        if "help" in item.metadata:
+            field = item
+            if default is not None:
+                value = getattr(default, item.name)
+                field = dataclasses.field(default=value, metadata=item.metadata)
+            shown.append((item.name, hints[item.name], field))
     return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)
 
 
-def check_name(kind: str, name: str, *others: str) -> None:
-    """Raise a UserError for a name that is neither registered nor in ``others``. If a module of
-    ``--import`` may have registered classes, the name is not checked."""
-    if "torch" not in sys.modules:
-        choose(kind, name, [*NAMES[kind].split(), *others])
+def wants_help(words: Sequence[str]) -> bool:
+    """Return whether a command line asks for its help."""
+    return any(word in HELP for word in words)
 
 
-def explicit(args: Any, argv: Sequence[str] | None, kind: type) -> dict[str, Any]:
-    """Return the values of the fields of ``kind`` that the command line sets explicitly."""
-    words = sys.argv[1:] if argv is None else argv
-    names = {word[2:].partition("=")[0].replace("-", "_") for word in words if word[:2] == "--"}
-    return {
-        item.name: getattr(args, item.name)
-        for item in dataclasses.fields(kind)
-        if item.name in names
-    }
+def without_help(words: Sequence[str]) -> list[str]:
+    """Return a command line without the flags that ask for its help."""
+    return [word for word in words if word not in HELP]
 
 
 def run_script(main: Main, argv: Sequence[str] | None = None) -> int:

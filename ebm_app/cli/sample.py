@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import CommonFlags, ModelFlag, check_name, parse
+from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.utils.fields import NonNegative, PositiveInt, Steps, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.registry import choose, settings_of_each
@@ -43,8 +43,7 @@ class Arguments(CommonFlags, ModelFlag):
     sampler_args: tuple[str, ...] = setting(
         "other settings KEY=VALUE; defaults: end_variance=0.001; dpm: noise=0; pf_ode: "
         "num_probes=None; annealed_hmc: schedule=arc_length, steps_per_temperature=1, "
-        "num_leapfrog_steps=4, final_steps=5, step_size=0.5, score=head, acceptance=work, "
-        "power=1",
+        "num_leapfrog_steps=4, final_steps=5, step_size=0.5, score=head, acceptance=work",
         (),
     )
     output_dir: Path = setting("folder for the images", Path("runs/samples"))
@@ -53,7 +52,6 @@ class Arguments(CommonFlags, ModelFlag):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw and write images; return the number of files, the seconds and the evaluations."""
     args = parse(Arguments, __doc__, argv)
-    check_name("sampler", args.sampler)
     # slow to import, and not needed for --help
     from ebm_app.data.pictures import image_grid, save_image, to_uint8
     from ebm_app.ebm import EBM

@@ -22,7 +22,6 @@ from ebm_app.cli.command_line import (
     ModelFlag,
     Positional,
     argument,
-    check_name,
     parse,
 )
 from ebm_app.utils.errors import UserError
@@ -50,8 +49,6 @@ class Arguments(CommonFlags, ImageFileFlags, ModelFlag):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score the images of a folder; return their number and mean bits per dim."""
     args = parse(Arguments, __doc__, argv)
-    if args.estimator:
-        check_name("estimator", args.estimator)
     check_folder(args.folder)
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM

@@ -1,77 +1,83 @@
 """Train an energy-based model of images.
 
+ebm train --dataset digits --output_dir runs/digits
 ebm train --space ambient --dataset mnist --output_dir runs/mnist
 
-The recipe of the data set replaces some defaults. --dry_run prints the settings of the run,
-its time and its memory on this machine.
+The defaults are those of the recipe of the data set, or of the run of --config or
+--resume_from_checkpoint. --dry_run prints the settings of the run, its time and its memory on this
+machine.
 """
 
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ebm_app.cli.command_line import NAMES, check_name, explicit, parse
-from ebm_app.cli.run_flags import DataFlags, restore, resume, run_options
-from ebm_app.config import Settings
-from ebm_app.training.plan import RunOptions, flags_on_resume
-from ebm_app.utils.fields import advanced, configuration, setting
+from ebm_app.cli.command_line import parse, wants_help, without_help
+from ebm_app.training.checkpoint import recorded_run, refuse_to_overwrite
+from ebm_app.training.config import Train, as_default, one_length, resumed
+from ebm_app.training.recipes import FORMATS, recipe
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import from_dict
 from ebm_app.utils.files import read_json
 
-#: Flags that ``--help`` lists first
-FIRST = ("space", "dataset", "data_root", "output_dir", "objective", "path")
-
-
-@configuration(kw_only=True)
-class Arguments(Settings, RunOptions, DataFlags):
-    flow: str | None = setting(
-        "folder of a flow from train/flow.py; train in its latent space", None
-    )
-    dry_run: bool = setting("print the settings, time and memory of the run, then exit", False)
-    config: Path | None = advanced("run.json to take settings from; flags override them", None)
-    init_from: str | None = advanced(
-        "model that initialises the weights: folder, bundled name or hub id", None
-    )
+if TYPE_CHECKING:
+    from ebm_app.data.images import ImageData
+    from ebm_app.flow import Flow
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train a model; return the metrics on the main process, and None on others."""
-    args = parse(Arguments, __doc__, argv, FIRST)
-    for name in NAMES.keys() & {field.name for field in fields(Settings)}:
-        check_name(name, getattr(args, name))
-    args, resumed = (args, {}) if args.dry_run else resume(args, argv)
-    file = resumed or None
-    if args.config and not resumed:
-        file = read_json(args.config).get("settings", {})
-        args = restore(args, argv, file)
-    # slow to import, and not needed for --help
-    from ebm_app.data.images import image_digest, load_images
-    from ebm_app.flow import Flow
-    from ebm_app.training.ebm_task import EBMTask
-    from ebm_app.training.launch import latent_flow, launch
-    from ebm_app.training.recipes import network_cost
-    from ebm_app.training.settings import record_settings, resolve
-    from ebm_app.training.timing import dry_run
+    words = list(sys.argv[1:] if argv is None else argv)
+    first = parse(Train, __doc__, without_help(words))  # names the source of the defaults
+    if not (first.resume_from_checkpoint or first.overwrite_output_dir or first.dry_run):
+        refuse_to_overwrite(first.output_dir)
+    loaded = None
+    if first.resume_from_checkpoint:
+        recorded = recorded_run(Train, first.output_dir, first.resume_from_checkpoint)
+        base = as_default(recorded)
+    elif first.config:
+        base = as_default(read_config(first.config))
+    elif wants_help(words):
+        form = FORMATS.get(first.dataset, FORMATS["mnist"])
+        base = recipe(first.dataset, *form, first.size, first.space)
+    else:
+        data, flow = loaded = load(first, first)
+        space = first.space if flow is None else flow.config.space
+        base = recipe(data.name, data.image_shape, data.num_levels, first.size, space)
+    config = one_length(base, parse(Train, __doc__, words, base))
+    if config.resume_from_checkpoint:
+        config = resumed(base, config)
+    data, flow = loaded or load(config, first)
+    if config.dry_run:
+        from ebm_app.training.dry_run import dry_run  # slow to import
 
-    flags = explicit(args, argv, Settings)
-    if resumed:
-        flags = flags_on_resume(resumed["training"], flags)
-    data = load_images(
-        args.dataset, args.data_root, args.download, args.resolution, skip_bad=args.skip_bad
-    )
-    flow = Flow.from_pretrained(args.flow) if args.flow else latent_flow(args.init_from)
-    ebm_config, config = resolve(data, flags, file, flow)
-    if args.config and file["ebm"]["dataset"] == data.name and "data" in file:
-        digest = image_digest(data.train, data.labels[0] if ebm_config.num_classes else None)
-        if file["data"] != {"digest of the images": digest}:
-            print(f"warning: The images differ from those of {args.config}.", file=sys.stderr)
-    task = partial(EBMTask, ebm_config=ebm_config, data=data, flow=flow)
-    if args.dry_run:
-        config, cost = dry_run(config, args.device, task)
-        costs = {"cost_of_an_image": network_cost(ebm_config), "cost_on_this_machine": cost}
-        print(json.dumps(record_settings(ebm_config, config) | costs, indent=2))
+        print(json.dumps(dry_run(config, data, flow), indent=2))
         return None
-    return launch(config, run_options(args), task)
+    from ebm_app.training.ebm import train_ebm  # slow to import
+
+    return train_ebm(config, data, flow)
+
+
+def load(config: Train, flags: Train) -> "tuple[ImageData, Flow | None]":
+    """Return the data set of a run, and the flow of its latent space, if any: that of the flag
+    --flow, of the initial model, or of the recorded run."""
+    # slow to import, and not needed for --help
+    from ebm_app.data.images import load_images
+    from ebm_app.flow import Flow
+    from ebm_app.training.ebm import latent_flow
+
+    options = (config.data_root, config.download, config.resolution)
+    data = load_images(config.dataset, *options, skip_bad=config.skip_bad)
+    if flags.init_from and not flags.flow:
+        return data, latent_flow(flags.init_from)
+    return data, Flow.from_pretrained(config.flow) if config.flow else None
+
+
+def read_config(path: Path) -> Train:
+    """Return the settings in the run.json of a training run."""
+    settings = read_json(path).get("settings")
+    if not (isinstance(settings, dict) and isinstance(settings.get("train"), dict)):
+        raise UserError(f"{path} is not the run.json of a run of train/ebm.py. Pass that file.")
+    return from_dict(Train, settings["train"], str(path))

@@ -8,58 +8,36 @@ calibration offset is measured on validation images and stored with it: the mean
 its log density and its variational bound.
 """
 
+import sys
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ebm_app.cli.command_line import ImageFileFlags, Positional, explicit, parse
-from ebm_app.cli.run_flags import resume, run_options
-from ebm_app.config import LoopConfig
-from ebm_app.training.plan import RunOptions
+from ebm_app.cli.command_line import parse, without_help
+from ebm_app.training.checkpoint import recorded_run, refuse_to_overwrite
+from ebm_app.training.config import TrainEnergy, as_default, one_length, resumed
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import configuration, setting
-
-#: Defaults that differ from those of ``LoopConfig``
-RECIPE: dict[str, Any] = dict(
-    max_train_steps=4500,
-    train_batch_size=64,
-    optimizer="muon",
-    max_grad_norm=1.0,
-    validation_images=200,
-    validation_repeats=1,
-)
-
-
-@configuration(kw_only=True)
-class Arguments(LoopConfig, RunOptions, ImageFileFlags):
-    model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
-    dataset: str | None = setting("data set; if not given, the model's", None)
-    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
-    download: bool = setting("download the data set if it is missing", False)
-    init_from: str | None = setting(
-        "energy network that initialises the weights: folder, bundled name or hub id", None
-    )
-    output_dir: Path = setting("folder of the run", Path("runs/energy"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Distil a model; return the metrics on the main process, and None on others."""
-    args = parse(Arguments, __doc__, argv, ("dataset", "data_root"))
-    args, resumed = resume(args, argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    first, base = parse(TrainEnergy, __doc__, without_help(words)), TrainEnergy()
+    if first.resume_from_checkpoint:
+        recorded = recorded_run(TrainEnergy, first.output_dir, first.resume_from_checkpoint)
+        base = as_default(recorded)
+    elif not first.overwrite_output_dir:
+        refuse_to_overwrite(first.output_dir)
+    config = one_length(base, parse(TrainEnergy, __doc__, words, base))
+    if config.resume_from_checkpoint:
+        config = resumed(base, config)
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
     from ebm_app.evaluation.held_out import images_for
-    from ebm_app.training.energy_task import EnergyTask
-    from ebm_app.training.launch import launch
-    from ebm_app.training.settings import resolve_loop
+    from ebm_app.training.energy import train_energy
 
-    if args.model is None:
+    if config.model is None:
         raise UserError("Expected a model to distil: its folder, a bundled name or a hub id.")
-    teacher = EBM.from_pretrained(args.model)
-    name = args.dataset or teacher.config.dataset
-    flags = args.data_root, args.download, args.conversions(), args.skip_bad
-    data = images_for(teacher.config, name, *flags)
-    config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data, resumed)
-    task = partial(EnergyTask, teacher=teacher, teacher_name=args.model, data=data)
-    return launch(config, run_options(args), task)
+    teacher = EBM.from_pretrained(config.model)
+    name = config.dataset or teacher.config.dataset
+    data = images_for(teacher.config, name, config.data_root, config.download)
+    return train_energy(config, teacher, data)

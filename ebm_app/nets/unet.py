@@ -1,6 +1,5 @@
 """U-Net (x, t) -> image, based on diffusers' UNet2DModel."""
 
-import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -103,8 +102,8 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
     factor = 2 ** (resolutions - 1)
     if height % factor or width % factor:
         raise UserError(
-            f"Images of {height}x{width} cannot be halved {resolutions - 1} times. Use at most "
-            f"{max_resolutions(height, width)} entries of block_out_channels, or resize images."
+            f"Images of {height}x{width} cannot be halved {resolutions - 1} times. Use fewer "
+            "entries of block_out_channels, or resize the images."
         )
     for channels in config.block_out_channels:
         if channels % config.norm_num_groups:
@@ -121,9 +120,3 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
                 f"num_heads {config.num_heads} must divide the last of {config.block_out_channels}"
                 " channels, and the quotient must divide those of resolutions with attention."
             )
-
-
-def max_resolutions(height: int, width: int) -> int:
-    """Return the max number of resolutions: 1 + how often an image can be halved."""
-    common = math.gcd(height, width)
-    return 1 + (common & -common).bit_length() - 1

@@ -3,13 +3,12 @@ r"""Training objectives for the time score. Each returns one loss per example (B
 ``ConditionalRegression`` is Theorem 3 of the paper (arXiv:2502.02300): for any conditional target
 f, the minimiser of E[lambda(t) ||f(x, t | z) - s(x, t)||^2] over s is s = E[f | x]. CTSM, CTSM-v
 and the regression of a Stein head are special cases. The minimiser is the same for any Bregman
-divergence in place of the square, which is what CTSM-m uses. ``TSM``, the baseline, integrates by
-parts instead.
+divergence in place of the square (``DIVERGENCES``). ``TSM``, the baseline, integrates by parts
+instead.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +16,8 @@ from torch import Tensor
 from ebm_app.nets.parametrisation import PREDICTIONS
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import derivative, expand_like, mean_except_batch, sum_except_batch
 
 Model = Callable[[Tensor, Tensor], ModelOutput]
@@ -56,13 +57,7 @@ class Objective(ABC):
         weighting: lambda(t); ``inverse_variance`` if None.
         stein_factor: weight of the Stein head's loss; 0 for a model without a Stein head.
         eps: margin of the interval of times.
-
-    Attributes:
-        predictions: the predictions (see ``ebm_app.nets.parametrisation``) that the objective can
-            train.
     """
-
-    predictions: ClassVar[tuple[str, ...]] = tuple(PREDICTIONS)
 
     def __init__(
         self, weighting: Weighting | None = None, stein_factor: float = 0.0, eps: float = 1e-5
@@ -82,9 +77,8 @@ class ConditionalRegression(Objective):
     """Loss lambda(t) ``error`` plus ``stein_factor`` times the regression of the Stein head, in
     one forward pass (Theorem 3)."""
 
-    @staticmethod
     @abstractmethod
-    def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+    def error(self, output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
         """Return the unweighted loss (B,) of a model's output."""
 
     def __call__(
@@ -104,55 +98,75 @@ class CTSM(ConditionalRegression):
     """CTSM: squared error of the time score, the sum of its per-dimension terms, against the
     conditional time score (Theorem 1)."""
 
-    @staticmethod
-    def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+    def error(self, output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
         target = sum_except_batch(path.conditional_components(sample))
         return (target - sum_except_batch(output.components)).square()
 
 
-class CTSMv(ConditionalRegression):
-    """CTSM-v: mean squared error of the per-dimension terms of the time score (Theorem 2).
+def squared_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+    """Return the mean squared error of the per-dimension terms, the loss of the paper.
 
-    Raises (when called):
+    Raises:
         ValueError: for a network with a single output instead of one per dimension.
     """
-
-    @staticmethod
-    def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-        target, terms = path.conditional_components(sample), output.components
-        if terms.shape != target.shape:
-            raise ValueError(
-                f"CTSM-v expects time score terms of shape {tuple(target.shape)}, got "
-                f"{tuple(terms.shape)}. Use a network with one output per dimension, or CTSM."
-            )
-        return mean_except_batch((target - terms).square())
+    target, terms = path.conditional_components(sample), output.components
+    if terms.shape != target.shape:
+        raise ValueError(
+            f"CTSM-v expects time score terms of shape {tuple(target.shape)}, got "
+            f"{tuple(terms.shape)}. Use a network with one output per dimension, or CTSM."
+        )
+    return mean_except_batch((target - terms).square())
 
 
-class CTSMm(ConditionalRegression):
-    r"""CTSM-m, the default: this project's variant of CTSM-v (it is not in the paper), for models
-    that predict posterior moments.
-
-    The posterior mean is trained by the regression of the Stein head, the posterior variance w by
-    a Poisson deviance,
+def poisson_deviance(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
+    r"""Return the Poisson deviance of the posterior variance w, for a model of the posterior
+    moments,
 
         mean over dimensions of b^2 (w - r^2 log w), in nats^2 per t^2,
 
     where r is the residual of the Stein head's target, without gradient, and b =
     ``OneSidedPath.variance_gain``. Given the head, b (r^2 - w) is the conditional time score
     minus the model's. The minimiser is w = E[r^2 | x], as for every Bregman divergence (Banerjee
-    et al. 2005, https://jmlr.org/papers/v6/banerjee05b.html), so Theorem 3 holds. The gradient in
-    log w is w - r^2: where it vanishes, the sum of the variances is unbiased.
+    et al. 2005, https://jmlr.org/papers/v6/banerjee05b.html). The gradient in log w is w - r^2:
+    where it vanishes, the sum of the variances is unbiased.
+    """
+    residual = path.conditional_score(sample) - output.score.detach()
+    residual = residual / expand_like(path.score_gain(sample.t), residual)
+    gain = expand_like(path.variance_gain(sample.t), residual)
+    deviance = output.variance - residual.square() * output.variance.log()
+    return mean_except_batch(gain.square() * deviance)
+
+
+#: Bregman divergences of CTSM-v by name
+DIVERGENCES: dict[str, Callable[[ModelOutput, GaussianPath, PathSample], Tensor]] = {
+    "poisson": poisson_deviance,
+    "squared": squared_error,
+}
+
+
+class CTSMv(ConditionalRegression):
+    """CTSM-v: a Bregman divergence of the per-dimension terms of the time score from the
+    conditional time score (Theorems 2 and 3).
+
+    Args:
+        divergence: a key of ``DIVERGENCES``. "squared" is the loss of the paper. "poisson" is for
+            models that predict the posterior variance, whose mean is trained by the regression of
+            the Stein head.
+        weighting, stein_factor, eps: as for ``Objective``.
     """
 
-    predictions = ("moments", "levels")
+    def __init__(
+        self,
+        weighting: Weighting | None = None,
+        stein_factor: float = 0.0,
+        eps: float = 1e-5,
+        divergence: str = "squared",
+    ) -> None:
+        super().__init__(weighting, stein_factor, eps)
+        self.divergence = DIVERGENCES[choose("divergence", divergence, DIVERGENCES)]
 
-    @staticmethod
-    def error(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
-        residual = path.conditional_score(sample) - output.score.detach()
-        residual = residual / expand_like(path.score_gain(sample.t), residual)
-        gain = expand_like(path.variance_gain(sample.t), residual)
-        deviance = output.variance - residual.square() * output.variance.log()
-        return mean_except_batch(gain.square() * deviance)
+    def error(self, output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+        return self.divergence(output, path, sample)
 
 
 class TSM(Objective):
@@ -191,6 +205,24 @@ class TSM(Objective):
 OBJECTIVES: dict[str, type[Objective]] = {
     "ctsm": CTSM,
     "ctsm_v": CTSMv,
-    "ctsm_m": CTSMm,
     "tsm": TSM,
 }
+
+
+def make_objective(
+    name: str, divergence: str, weighting: str, stein_factor: float, eps: float
+) -> Objective:
+    """Return an objective by its name and those of its divergence, for CTSM-v, and weighting."""
+    settings = (WEIGHTINGS[choose("weighting", weighting, WEIGHTINGS)], stein_factor, eps)
+    kind = OBJECTIVES[choose("objective", name, OBJECTIVES)]
+    return kind(*settings, divergence) if kind is CTSMv else kind(*settings)
+
+
+def check_objective(name: str, divergence: str, prediction: str) -> None:
+    """Raise a UserError if an objective cannot train a prediction."""
+    predicts_variance = PREDICTIONS[prediction].needs_head
+    if (name, divergence) == ("ctsm_v", "poisson") and not predicts_variance:
+        raise UserError(
+            f"--divergence poisson needs a posterior variance, which prediction {prediction} "
+            "lacks. Use --divergence squared, or --prediction levels or moments."
+        )

@@ -13,13 +13,13 @@ import shutil
 import sys
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE
-from ebm_app.training.plan import CONSTANT, FREE_ON_RESUME, changes_of
+from ebm_app.training.config import CONSTANT, FREE, OWN, SPLIT, AnyRun, changes_of
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE, files
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import STRICT, Count, from_dict
@@ -36,10 +36,8 @@ PENDING = ".tmp"
 #: Files of the folder ``state``
 TRAINER_FILE, TENSORS_FILE = "trainer.json", "trainer.safetensors"
 BEST_FILE = "best.safetensors"
-#: Settings that split a batch. They may change on resume: a step only depends on the total.
-SPLIT = {"train_batch_size", "gradient_accumulation_steps"}
 #: Version of the folder ``state``
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 #: Files at the top of an output folder
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 LATEST = "latest"
@@ -50,14 +48,14 @@ class Progress:
     """Progress of a run, stored as JSON in a checkpoint.
 
     Args:
-        settings, total_batch_size: must not change when the run is resumed.
+        settings, total_batch_size: must not change when the run is resumed; ``settings`` are
+            those of the run ("train"), of its model ("ebm") and a digest of its data ("data").
         step: number of completed steps.
         loss: last logged loss, or None.
         seconds, core_seconds: wall-clock and CPU seconds of all training steps, without
             validation, summed over resumes; CPU seconds also over processes.
         validated: step of the last validation.
         best: metrics of the best model so far, or None.
-        origin: source of the initial weights, and flags, as in the run record.
         ema_step: number of updates of the averaged weights.
         scaler: state of the gradient scaler of fp16, or None.
     """
@@ -71,7 +69,6 @@ class Progress:
     core_seconds: float = 0.0
     validated: Count = 0
     best: dict[str, int | float | None] | None = None
-    origin: dict[str, Any] = field(default_factory=dict)
     ema_step: Count = 0
     scaler: dict[str, int | float] | None = None
     format_version: int = FORMAT_VERSION
@@ -113,16 +110,29 @@ def named_checkpoint(output_dir: Path, name: str) -> Path:
     return Path(name) if os.path.isdir(name) else output_dir / name
 
 
-def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
-    """Return the recorded settings of the run to resume, or {} if no checkpoint is readable; the
-    error is reported on loading. The checkpoint is not verified."""
+def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> AnyRun:
+    """Return the recorded settings of the run to resume. The checkpoint is not verified.
+
+    Args:
+        kind: settings class of the run.
+        output_dir: folder of the run.
+        name: "latest", or the path or name of a checkpoint.
+
+    Raises:
+        UserError: if no checkpoint is readable.
+    """
     named = [named_checkpoint(output_dir, name)]
-    folders = reversed(checkpoints(output_dir)) if name == LATEST else named
-    for folder in folders:
+    for folder in reversed(checkpoints(output_dir)) if name == LATEST else named:
+        place = folder / STATE / TRAINER_FILE
         with suppress(UserError):
-            run = files.read_json(folder / STATE / TRAINER_FILE)
-            return run.get("settings", {}) | run.get("origin", {})
-    return {}
+            return from_dict(kind, files.read_json(place).get("settings", {}).get("train"), place)
+    raise UserError(
+        f"{output_dir} has no intact checkpoint to resume from. Start a new run with "
+        "--overwrite_output_dir."
+        if name == LATEST
+        else f"{shorten(name)} is not a checkpoint. Use --resume_from_checkpoint latest, or the "
+        f"path of a {PREFIX}N folder."
+    )
 
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:
@@ -210,7 +220,7 @@ def collect(trainer: "Trainer", losses: "Tensor") -> "tuple[dict[str, Tensor], d
     now, scaler = trainer.now, trainer.accelerator.scaler
     now.ema_step = trainer.ema.optimization_step
     now.scaler = None if scaler is None else scaler.state_dict()
-    weights = trainer.task.model.state_dict()
+    weights = trainer.ebm.state_dict()
     tensors = {f"weights.{name}": value.clone() for name, value in weights.items()}
     for index, values in trainer.optimizer.state_dict()["state"].items():
         for name, value in values.items():
@@ -227,7 +237,7 @@ def load(trainer: "Trainer", folder: Path) -> None:
         raise UserError(
             f"{folder} was written by another version of ebm_app. Resume it with that version."
         )
-    saved, model = from_dict(Progress, data, str(place)), trainer.task.model
+    saved, model = from_dict(Progress, data, str(place)), trainer.ebm
     check_same_run(saved, trainer.now, folder)
     tensors = files.read_tensors(folder / STATE / TENSORS_FILE)
     if trainer.accelerator.scaler is not None:
@@ -251,15 +261,13 @@ def load(trainer: "Trainer", folder: Path) -> None:
 def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
     """Raise a UserError if the images, or settings that affect the weights, differ from those of
     a checkpoint."""
-    changes, free = [], FREE_ON_RESUME | SPLIT
-    runs = [run.settings["training"] for run in (saved, now)]
+    free, runs = FREE | SPLIT | set(OWN), [run.settings["train"] for run in (saved, now)]
     if runs[1]["lr_scheduler"] == CONSTANT and all(
         saved.step <= run["max_train_steps"] - run["lr_decay_steps"] for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
-    for kind, current in now.settings.items():
-        if kind != "data":
-            changes += changes_of(saved.settings.get(kind, {}), current, free)
+    changes = changes_of(*runs, frozenset(free))
+    changes += changes_of(saved.settings["ebm"], now.settings["ebm"], FREE)
     if saved.total_batch_size != now.total_batch_size:
         changes.append(
             "total batch size (per process x accumulation x processes) was "
@@ -267,8 +275,8 @@ def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
         )
     if changes:
         raise UserError(
-            f"{folder} was trained with other settings: {'; '.join(changes)}. Resume with the "
-            "settings in its run.json."
+            f"{folder} was trained with other settings: {'; '.join(changes)}. Leave them out, or "
+            "start a new run in another --output_dir."
         )
     if saved.settings["data"] != now.settings["data"]:
         raise UserError(f"{folder} was trained on other images. Resume with the same images.")

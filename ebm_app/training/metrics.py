@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from accelerate import Accelerator
 
-from ebm_app.config import LoopConfig
+from ebm_app.training.config import Run
 from ebm_app.utils import METRICS_FILE
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import finite_or_none, to_dict
@@ -25,7 +25,7 @@ class MetricsLog:
     """Writes rows {"step": n, name: number, ...} to ``metrics.jsonl`` and to the trackers of
     ``report_to``, on the main process."""
 
-    def __init__(self, accelerator: Accelerator, output_dir: Path, config: LoopConfig) -> None:
+    def __init__(self, accelerator: Accelerator, output_dir: Path, config: Run) -> None:
         self.accelerator, self.path, self.config = accelerator, output_dir / METRICS_FILE, config
 
     def start(self, step: int) -> None:
@@ -35,7 +35,9 @@ class MetricsLog:
             text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
             replace_file(self.path, text.encode())
         if self.config.report_to != "jsonl":
-            self.accelerator.init_trackers("ebm_app", config=to_dict(self.config))
+            settings = to_dict(self.config).items()  # trackers take no lists and no None
+            plain = {key: x if isinstance(x, int | float | str) else str(x) for key, x in settings}
+            self.accelerator.init_trackers("ebm_app", config=plain)
 
     def write(self, step: int, **numbers: float) -> None:
         """Append a row."""

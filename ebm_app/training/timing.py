@@ -1,26 +1,22 @@
-"""Number of steps of a run whose length is set in minutes.
+"""Number of steps of a run whose length is set in minutes, and its cost on this machine.
 
-The speed is measured on steps that are undone afterwards, so the run starts with a complete plan:
-learning rates are a function of the step, and the run can be repeated from its record.
+The speed is measured before the run, so that it starts with a complete plan: learning rates are a
+function of the step, and the run can be repeated from its record.
 """
 
 import math
-import resource
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-import torch
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from tqdm.auto import tqdm
 
-from ebm_app.config import LoopConfig
-from ebm_app.training.plan import NUM_VALIDATIONS, complete
-from ebm_app.training.tasks import Task
+from ebm_app.training.config import NUM_VALIDATIONS, AnyRun, complete
 from ebm_app.training.trainer import Trainer
-from ebm_app.utils.processes import make_accelerator
 
 #: Steps before the measurement, for compilation and memory allocation
 WARMUP_STEPS = 2
@@ -30,8 +26,6 @@ MIN_STEPS, MEASURED_SHARE = 3, 0.02
 VALIDATION_SHARE, VALIDATIONS_SHARE = 0.05, 0.1
 #: Numbers of validation images with which the time of a validation is measured
 FEW_IMAGES = (2, 4)
-#: Length in seconds for which a dry run measures the costs
-MEASURED_BUDGET = 60.0
 #: Number of steps of the measured run, for its learning rates
 UNPLANNED_STEPS = 10**6
 
@@ -44,24 +38,27 @@ class Costs(NamedTuple):
     image: float
 
 
-def plan_by_time(task: Task, config: LoopConfig, began: float) -> LoopConfig:
+def plan_by_time(
+    accelerator: Accelerator,
+    config: AnyRun,
+    make_trainer: Callable[[AnyRun], Trainer],
+    began: float,
+) -> AnyRun:
     """Return the complete settings of a run that ends ``max_train_minutes`` after ``began``, a
     value of ``time.perf_counter()``.
 
-    Validations count towards this time. If they would take a large share of it, their number or
-    their images are reduced. The main process decides for all processes.
+    The speed is measured with a trainer that is discarded. Validations count towards the time. If
+    they would take a large share of it, their number or their images are reduced. The main process
+    decides for all processes.
     """
-    accelerator, budget = task.accelerator, 60 * config.max_train_minutes
-    weights = {name: value.clone() for name, value in task.model.state_dict().items()}
-    scaler = accelerator.scaler and accelerator.scaler.state_dict()
-    costs = measure(Trainer(task, complete(config, UNPLANNED_STEPS)), budget)
+    budget, scaler = 60 * config.max_train_minutes, accelerator.scaler
+    state = scaler and scaler.state_dict()
+    costs = measure(make_trainer(complete(config, UNPLANNED_STEPS)), budget)
     accelerator.free_memory()
-    task.model.load_state_dict(weights)
     if scaler:
-        accelerator.scaler.load_state_dict(scaler)
+        scaler.load_state_dict(state)
     left = budget - (time.perf_counter() - began)
     (config,) = broadcast_object_list([plan(config, costs, budget, left)])
-    task.limit_validation(config.validation_images)
     if accelerator.is_main_process:
         print(
             f"Training for {config.max_train_steps} steps of {costs.step:.2g} s, validating on "
@@ -71,38 +68,7 @@ def plan_by_time(task: Task, config: LoopConfig, began: float) -> LoopConfig:
     return config
 
 
-def dry_run(
-    config: LoopConfig, device: str, build: Callable[..., Task]
-) -> tuple[LoopConfig, dict[str, float]]:
-    """Measure a few steps and a validation on this machine, without writing files.
-
-    Returns:
-        The complete settings of the run, and its cost: seconds per step and per validation,
-        minutes in total, and the peak memory in GiB.
-    """
-    accelerator = make_accelerator(config.mixed_precision, device, dynamo_backend=config.compile)
-    task = build(accelerator, config=config)
-    costs = measure(Trainer(task, complete(config, UNPLANNED_STEPS)), MEASURED_BUDGET)
-    if config.max_train_steps is None:
-        budget = 60 * config.max_train_minutes
-        config = plan(config, costs, budget, budget)
-    config = complete(config, config.max_train_steps)
-    num_images = min(config.validation_images, len(task.data.validation))
-    validation = costs.validation + num_images * costs.image
-    count = math.ceil(config.max_train_steps / config.validation_steps)
-    if accelerator.device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated()
-    else:
-        memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return config, {
-        "seconds_per_step": costs.step,
-        "seconds_per_validation": validation,
-        "minutes": (config.max_train_steps * costs.step + count * validation) / 60,
-        "peak_memory_gib": memory / 2**30,
-    }
-
-
-def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> LoopConfig:
+def plan(config: AnyRun, costs: Costs, budget: float, left: float) -> AnyRun:
     """Return the complete settings of a run.
 
     Args:
@@ -110,7 +76,8 @@ def plan(config: LoopConfig, costs: Costs, budget: float, left: float) -> LoopCo
         costs: measured times.
         budget, left: total and remaining seconds of the run.
 
-    >>> config = plan(LoopConfig(), Costs(0.5, 1.0, 0.1), 600.0, 580.0)
+    >>> from ebm_app.training.config import Train
+    >>> config = plan(Train(), Costs(0.5, 1.0, 0.1), 600.0, 580.0)
     >>> config.max_train_steps, config.validation_steps, config.validation_images
     (1040, 520, 290)
     """
@@ -146,21 +113,24 @@ def measure(trainer: Trainer, budget: float) -> Costs:
         trainer.losses()
         step = (time.perf_counter() - begin) / num
     few, more = FEW_IMAGES
-    first = validation_seconds(trainer.task, few)  # fills caches
+    first = validation_seconds(trainer, few)  # fills caches
     if first > MEASURED_SHARE * budget:
         return Costs(step, 0.0, first / few)
-    short, long = validation_seconds(trainer.task, few), validation_seconds(trainer.task, more)
+    short, long = validation_seconds(trainer, few), validation_seconds(trainer, more)
     image, begin = max(0.0, long - short) / (more - few), time.perf_counter()
     if num_previews := trainer.config.num_preview_images:
-        trainer.task.model.sample(num_previews, seed=trainer.config.seed)
+        trainer.ebm.sample(num_previews, seed=trainer.config.seed)
     preview = time.perf_counter() - begin
     return Costs(step, max(0.0, short - few * image) + preview, image)
 
 
-def validation_seconds(task: Task, num_images: int) -> float:
+def validation_seconds(trainer: Trainer, num_images: int) -> float:
     """Return the seconds of a validation on this number of images."""
-    task.limit_validation(num_images)
-    task.model.eval()
+    validation, noise = trainer.validation, trainer.noise
+    trainer.validation, trainer.noise = validation[:num_images], noise[:, :num_images]
+    trainer.ebm.eval()
     begin = time.perf_counter()
-    task.validate()
-    return time.perf_counter() - begin
+    trainer.validate()
+    seconds = time.perf_counter() - begin
+    trainer.validation, trainer.noise = validation, noise
+    return seconds

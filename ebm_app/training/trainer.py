@@ -1,4 +1,4 @@
-"""Training loop, based on accelerate.
+"""Training loop of models on a path, based on accelerate.
 
 The batch of a step is a function of (seed, step), and the learning rate is a function of the step.
 The weights, their average, the optimizer state and the step therefore suffice to resume a run bit
@@ -7,35 +7,78 @@ dropout noise differ.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from accelerate import Accelerator
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ebm_app.config import LoopConfig
 from ebm_app.data.pictures import image_grid, save_image
-from ebm_app.pretrained import PretrainedModel
+from ebm_app.ebm import EBM
+from ebm_app.evaluation.scoring import bits_of_images
+from ebm_app.likelihood.noise import dequantisation_noise
+from ebm_app.objectives.regression import Objective
 from ebm_app.training import checkpoint
+from ebm_app.training.batches import Batches
+from ebm_app.training.config import Run, complete, learning_rate
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS
-from ebm_app.training.plan import complete, learning_rate
-from ebm_app.training.tasks import Task
 from ebm_app.utils import PREVIEWS
 from ebm_app.utils.errors import Interrupted, UserError
-from ebm_app.utils.fields import finite_or_none, to_dict
-from ebm_app.utils.processes import StopSignals
-from ebm_app.utils.random import derive_seed
+from ebm_app.utils.fields import finite_or_none
+from ebm_app.utils.processes import StopSignals, sharded
+from ebm_app.utils.random import RowNoise, derive_seed
+from ebm_app.utils.tensors import standard_error
+
+
+class Loss(nn.Module):
+    """Losses (B,) of a batch. accelerate wraps this module instead of the model, so that an
+    objective may call the model several times in one forward pass."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(
+        self,
+        u0: Tensor,
+        u1: Tensor,
+        t: Tensor,
+        weight: Tensor,
+        condition: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
+        """Return the losses (B,) for reference u0 and data u1 (B, C, H, W) in the path's space,
+        times and importance weights (B,), augmentation conditions (B, dim) and labels (B,)."""
+        path = self.model.path
+        inputs = {} if labels is None else {"labels": labels}
+        model = partial(self.model, condition=condition, **inputs)
+        return self.objective(model, path, path.sample(u0, u1, t), weight)
 
 
 class Trainer:
     """A training run. ``checkpoint.load`` resumes it, ``fit`` completes it.
 
     ``output_dir`` holds the model with the lowest validation loss so far. Bits per dim are not the
-    criterion, because they also decrease if a density is not normalised.
+    criterion, because they also decrease if a density is not normalised. A validation uses the
+    model's default estimator and ``second_estimator``; their difference shows how far the second
+    is from a normalised density.
+
+    Args:
+        accelerator: accelerator of the run.
+        ebm: the model, on its device.
+        objective: its loss.
+        batches: training batches.
+        validation: validation images (N, C, H, W), uint8.
+        config: settings of the run, with a number of steps.
+        settings: settings that must not change when the run is resumed, as JSON data.
+        second_estimator: name of the second estimator of a validation.
+        output_dir: folder of the run.
 
     Attributes:
         now: progress of the run.
@@ -44,21 +87,34 @@ class Trainer:
         start: (step, seconds) at which this process started or resumed the run.
     """
 
-    def __init__(self, task: Task, config: LoopConfig, output_dir: Path = Path()) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        ebm: EBM,
+        objective: Objective,
+        batches: Batches,
+        validation: Tensor,
+        config: Run,
+        settings: dict[str, Any],
+        second_estimator: str,
+        output_dir: Path = Path(),
+    ) -> None:
         from diffusers.training_utils import EMAModel  # slow to import
 
-        config = complete(config, config.max_train_steps)
-        self.task, self.config, self.output_dir = task, config, output_dir
-        self.accelerator, self.parameters = task.accelerator, task.trained_parameters()
+        self.accelerator, self.ebm, self.batches = accelerator, ebm, batches
+        self.config = config = complete(config, config.max_train_steps)
+        self.second_estimator, self.output_dir = second_estimator, output_dir
+        self.parameters = [weight for weight in ebm.parameters() if weight.requires_grad]
         rates = {"lr": config.learning_rate, "weight_decay": config.adam_weight_decay}
         optimizer = OPTIMIZERS[config.optimizer](self.parameters, **rates, fused=True)
-        self.loss_module, self.optimizer = task.prepared_loss, self.accelerator.prepare(optimizer)
+        self.loss = Loss(ebm.model, objective)
+        self.wrapped_loss, self.optimizer = accelerator.prepare(self.loss, optimizer)
         self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
-        self.signals = StopSignals(self.accelerator)
-        self.metrics = MetricsLog(self.accelerator, output_dir, config)
-        task.check = self.signals.check
-        settings = {**task.settings(), "training": to_dict(config)}
-        self.now = checkpoint.Progress(settings, task.total_batch_size)
+        self.signals = StopSignals(accelerator)
+        self.metrics = MetricsLog(accelerator, output_dir, config)
+        self.validation = validation[: config.validation_images]
+        self.noise = dequantisation_noise(config.validation_repeats, self.validation, config.seed)
+        self.now = checkpoint.Progress(settings, batches.size)
         self.pending: list[Tensor] = []
         self.saved: int | None = None
         self.start = (0, 0.0)
@@ -72,15 +128,18 @@ class Trainer:
         with bar, self.signals:
             self.metrics.start(self.now.step)
             try:
-                self._validate()  # the run may have been interrupted during a validation
+                self.validate_if_due()  # the run may have been interrupted during a validation
                 while self.now.step < total:
-                    self._advance()
+                    begin, cores = time.perf_counter(), time.process_time()
+                    self.train_step()
+                    self.now.step += 1
+                    losses = self.losses() if self.is_due(self.config.logging_steps) else None
+                    self.count_time(begin, cores)
+                    if losses is not None:
+                        self.log(losses, bar)
                     bar.update()
-                    if self.now.loss is not None:
-                        text = f"loss {self.now.loss:.4f}, {self._speed():.0f} images/s"
-                        bar.set_postfix_str(text, refresh=False)
-                    self._validate()
-                    if self._is_due(self.config.checkpointing_steps):
+                    self.validate_if_due()
+                    if self.is_due(self.config.checkpointing_steps):
                         self.save()
                     self.signals.check()
             except Interrupted as stop:
@@ -91,11 +150,158 @@ class Trainer:
             "loss": self.now.loss,
             "bits_per_dim": self.now.best["validation_bits_per_dim"],
             "stderr": self.now.best.get("validation_stderr"),
-            "images_per_second": self._speed(),
+            "images_per_second": self.speed(),
             "training_seconds": self.now.seconds,
             "core_seconds": self.now.core_seconds,
             "total_batch_size": self.now.total_batch_size,
         }
+
+    def train_step(self) -> None:
+        """Update the weights and their average by one step."""
+        self.wrapped_loss.train()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.config, self.now.step)
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        blocks = torch.arange(self.batches.size).split(self.config.train_batch_size)
+        own_blocks = blocks[rank::world]  # one block per accumulation step
+        columns = self.batches.batch(self.now.step, torch.cat(own_blocks))
+        # only dropout uses the global generator
+        torch.manual_seed(derive_seed(self.config.seed, 3, self.now.step, rank))
+        losses = []
+        for index, block in enumerate(own_blocks):
+            rows = slice(index * len(block), (index + 1) * len(block))
+            is_last = index + 1 == len(own_blocks)  # the last one synchronises gradients
+            with nullcontext() if is_last else self.accelerator.no_sync(self.wrapped_loss):
+                loss = self.wrapped_loss(*(column[rows] for column in columns))
+                self.accelerator.backward(loss.mean() / len(own_blocks))
+            losses.append(loss.detach())
+        self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.ema.step(self.parameters)
+        self.pending.append(torch.cat(losses).mean())
+
+    def is_due(self, period: int) -> bool:
+        """Whether an action with this period is due; every action is due at the last step."""
+        return self.now.step % period == 0 or self.now.step == self.config.max_train_steps
+
+    def count_time(self, begin: float, cores: float) -> None:
+        """Add the time since ``begin``, and the CPU time since ``cores``, to those of the run."""
+        self.now.seconds += time.perf_counter() - begin
+        # all processes do the same amount of work
+        self.now.core_seconds += (time.process_time() - cores) * self.accelerator.num_processes
+
+    def losses(self) -> Tensor:
+        """Return the losses of all steps since the last call, averaged over processes.
+        Synchronises the device."""
+        if not self.pending:
+            return torch.zeros(0)
+        losses = self.accelerator.reduce(torch.stack(self.pending), "mean").cpu()
+        self.pending = []
+        return losses
+
+    def log(self, losses: Tensor, bar: tqdm) -> None:
+        """Log the mean of the last losses, the learning rate and the speed."""
+        self.check_finite(losses)
+        self.now.loss = losses.mean().item()
+        rate = learning_rate(self.config, self.now.step)
+        speeds = {"images_per_second": self.speed(), "core_seconds": self.now.core_seconds}
+        self.metrics.write(self.now.step, loss=self.now.loss, learning_rate=rate, **speeds)
+        text = f"loss {self.now.loss:.4f}, {self.speed():.0f} images/s"
+        bar.set_postfix_str(text, refresh=False)
+
+    def speed(self) -> float:
+        """Return the number of training images per second since the start or resume."""
+        step, seconds = self.start
+        images = (self.now.step - step) * self.now.total_batch_size
+        return images / max(self.now.seconds - seconds, 1e-9)
+
+    def check_finite(self, losses: Tensor, what: str = "loss") -> None:
+        """Raise a UserError if a recent loss is not finite."""
+        if not losses.isfinite().all():
+            step = self.now.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
+            raise UserError(
+                f"The {what} of step {step} is not finite. Use a smaller --learning_rate or "
+                "--max_grad_norm, --mixed_precision no, or a larger --eps."
+            )
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[EBM]:
+        """Yield the model with the averaged weights, and restore its weights afterwards."""
+        self.ema.store(self.parameters)
+        self.ema.copy_to(self.parameters)
+        try:
+            yield self.ebm
+        finally:
+            self.ema.restore(self.parameters)
+
+    def validate_if_due(self) -> None:
+        """Validate the averaged weights if due, and save preview images and, if it is the best so
+        far, the model."""
+        is_done = self.now.validated == self.now.step
+        if is_done or not self.is_due(self.config.validation_steps):
+            return
+        is_main = self.accelerator.is_main_process
+        with self.averaged_weights() as ebm:
+            ebm.eval()
+            metrics = self.validate()
+            self.check_finite(torch.tensor([metrics["validation_loss"]]), "validation loss")
+            self.now.validated = self.now.step
+            self.metrics.write(self.now.step, **metrics)
+            best = self.now.best
+            if best is None or metrics["validation_loss"] < best["validation_loss"]:
+                self.now.best = finite_or_none(metrics)
+                if is_main:
+                    ebm.save_pretrained(self.output_dir)
+            if is_main and self.config.num_preview_images:
+                images = ebm.sample(self.config.num_preview_images, seed=self.config.seed)
+                name, grid = f"step-{self.now.step:06d}.png", image_grid(images)
+                save_image(grid, self.output_dir / PREVIEWS / name)
+                self.metrics.draw(self.now.step, PREVIEWS, grid)
+        self.accelerator.wait_for_everyone()
+
+    def validate(self) -> dict[str, float]:
+        """Return the validation loss, bits per dim and their standard error over images. All
+        validations use the same images and noise."""
+        metrics = {"validation_loss": self.validation_loss()}
+        default = self.ebm.default_estimator
+        metrics |= self.bits("validation", estimator=default, seed=self.config.seed)
+        if (second := self.second_estimator) != default:
+            metrics |= self.bits(f"validation_{second}", estimator=second)
+        return metrics
+
+    def bits(self, name: str, **options: Any) -> dict[str, float]:
+        """Return the mean validation bits per dim and its standard error. ``options`` are passed
+        to ``EBM.likelihood``."""
+        images, watch = (self.validation, self.noise), partial(self.watch, name=name)
+        bits, *_ = bits_of_images(self.accelerator, self.ebm, *images, wrap=watch, **options)
+        return {
+            f"{name}_bits_per_dim": bits.mean().item(),
+            f"{name}_stderr": standard_error(bits).item(),
+        }
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Return the mean loss over validation images, in full precision and bypassing
+        accelerate's wrapper."""
+        num, repeats, seed = len(self.validation), self.config.validation_repeats, self.config.seed
+        loss = partial(Loss.forward, self.loss)
+
+        def losses_of(rows: Tensor) -> Tensor:
+            levels = self.validation[rows].to(self.ebm.device)
+            draws = [RowNoise(levels.device, seed, k, rows, num) for k in range(repeats)]
+            points = (self.batches.points(levels, noise) for noise in draws)
+            return torch.stack([loss(*columns) for columns in points], 1)
+
+        size, watch = self.config.train_batch_size, partial(self.watch, name="loss")
+        return sharded(self.accelerator, num, repeats, size, losses_of, watch).mean().item()
+
+    def watch(self, batches: Sequence[Tensor], name: str) -> Iterator[Tensor]:
+        """Iterate over validation batches with a progress bar, and stop on a signal."""
+        hidden = not self.accelerator.is_main_process
+        for rows in tqdm(batches, desc=name, leave=False, disable=hidden):
+            self.signals.check()
+            yield rows
 
     def folder(self, step: int) -> Path:
         """Return the checkpoint folder of a step."""
@@ -107,117 +313,13 @@ class Trainer:
         if self.saved == self.now.step:
             return folder
         losses = self.losses()
-        self._check_finite(losses)
+        self.check_finite(losses)
         self.pending = list(losses.to(self.accelerator.device))
         if self.accelerator.is_main_process:
             tensors, trainer = checkpoint.collect(self, losses)
             limit = self.config.checkpoints_total_limit
-            with self.averaged_weights() as model:
-                checkpoint.save_checkpoint(folder, model, tensors, trainer, limit)
+            with self.averaged_weights() as ebm:
+                checkpoint.save_checkpoint(folder, ebm, tensors, trainer, limit)
         self.accelerator.wait_for_everyone()
         self.saved = self.now.step
         return folder
-
-    @contextmanager
-    def averaged_weights(self) -> Iterator[PretrainedModel]:
-        """Yield the model with the averaged weights, and restore its weights afterwards."""
-        self.ema.store(self.parameters)
-        self.ema.copy_to(self.parameters)
-        try:
-            yield self.task.model
-        finally:
-            self.ema.restore(self.parameters)
-
-    def train_step(self) -> None:
-        """Update the weights and their average by one step."""
-        self.loss_module.train()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config, self.now.step)
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        blocks = torch.arange(self.task.total_batch_size).split(self.config.train_batch_size)
-        own_blocks = blocks[rank::world]  # one block per accumulation step
-        columns = self.task.batch(self.now.step, torch.cat(own_blocks))
-        # only dropout uses the global generator
-        torch.manual_seed(derive_seed(self.config.seed, 3, self.now.step, rank))
-        losses = []
-        for index, block in enumerate(own_blocks):
-            rows = slice(index * len(block), (index + 1) * len(block))
-            is_last = index + 1 == len(own_blocks)  # the last one synchronises gradients
-            with nullcontext() if is_last else self.accelerator.no_sync(self.loss_module):
-                loss = self.loss_module(*(column[rows] for column in columns))
-                self.accelerator.backward(loss.mean() / len(own_blocks))
-            losses.append(loss.detach())
-        self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.ema.step(self.parameters)
-        self.pending.append(torch.cat(losses).mean())
-
-    def _advance(self) -> None:
-        """Train one step, and log metrics if due."""
-        begin, cores = time.perf_counter(), time.process_time()
-        self.train_step()
-        self.now.step += 1
-        losses = self.losses() if self._is_due(self.config.logging_steps) else None
-        self.now.seconds += time.perf_counter() - begin
-        # all processes do the same amount of work
-        self.now.core_seconds += (time.process_time() - cores) * self.accelerator.num_processes
-        if losses is not None:
-            self._check_finite(losses)
-            self.now.loss = losses.mean().item()
-            rate = learning_rate(self.config, self.now.step)
-            speeds = {"images_per_second": self._speed(), "core_seconds": self.now.core_seconds}
-            self.metrics.write(self.now.step, loss=self.now.loss, learning_rate=rate, **speeds)
-
-    def _validate(self) -> None:
-        """Validate the averaged weights if due, and save preview images and, if it is the best so
-        far, the model."""
-        is_done = self.now.validated == self.now.step
-        if is_done or not self._is_due(self.config.validation_steps):
-            return
-        is_main = self.accelerator.is_main_process
-        with self.averaged_weights() as model, self.signals.checked_by_modules():
-            model.eval()
-            metrics = self.task.validate()
-            self._check_finite(torch.tensor([metrics["validation_loss"]]), "validation loss")
-            self.now.validated = self.now.step
-            self.metrics.write(self.now.step, **metrics)
-            best = self.now.best
-            if best is None or metrics["validation_loss"] < best["validation_loss"]:
-                self.now.best = finite_or_none(metrics)
-                if is_main:
-                    model.save_pretrained(self.output_dir)
-            if is_main and self.config.num_preview_images:
-                images = model.sample(self.config.num_preview_images, seed=self.config.seed)
-                name, grid = f"step-{self.now.step:06d}.png", image_grid(images)
-                save_image(grid, self.output_dir / PREVIEWS / name)
-                self.metrics.draw(self.now.step, PREVIEWS, grid)
-        self.accelerator.wait_for_everyone()
-
-    def _is_due(self, period: int) -> bool:
-        """Whether an action with this period is due; every action is due at the last step."""
-        return self.now.step % period == 0 or self.now.step == self.config.max_train_steps
-
-    def losses(self) -> Tensor:
-        """Return the losses of all steps since the last call, averaged over processes.
-        Synchronises the device."""
-        if not self.pending:
-            return torch.zeros(0)
-        losses = self.accelerator.reduce(torch.stack(self.pending), "mean").cpu()
-        self.pending = []
-        return losses
-
-    def _check_finite(self, losses: Tensor, what: str = "loss") -> None:
-        """Raise a UserError if a recent loss is not finite."""
-        if not losses.isfinite().all():
-            step = self.now.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
-            raise UserError(
-                f"The {what} of step {step} is not finite. Use a smaller --learning_rate or "
-                "--max_grad_norm, --mixed_precision no, or a larger --eps."
-            )
-
-    def _speed(self) -> float:
-        """Return the number of training images per second since the start or resume."""
-        step, seconds = self.start
-        images = (self.now.step - step) * self.now.total_batch_size
-        return images / max(self.now.seconds - seconds, 1e-9)

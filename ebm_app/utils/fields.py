@@ -86,11 +86,6 @@ def setting(text: str, default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": text})
 
 
-def advanced(text: str, default: Any) -> Any:
-    """Return a field as ``setting``, shown by ``--help_advanced`` only."""
-    return dataclasses.field(default=default, metadata={"help": text, "advanced": True})
-
-
 @contextmanager
 def user_errors(where: str = "") -> Iterator[None]:
     """Convert a ``ValidationError`` to a ``UserError`` whose message starts with ``where``."""

@@ -4,8 +4,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any, Self, TypeVar
 
@@ -14,7 +13,6 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin, broadcast_object_list
 from torch import Tensor
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ebm_app.utils.errors import Interrupted, UserError, user_message
 from ebm_app.utils.registry import choose
@@ -198,19 +196,6 @@ class StopSignals:
             signum = int(flag)
         if signum:
             raise Interrupted(signum)
-
-    @contextmanager
-    def checked_by_modules(self) -> Iterator[None]:
-        """Raise ``Interrupted`` from the next call of a module, so that validations and samples
-        stop quickly. Does nothing for several processes, which must stop at the same place."""
-        if self.group is not None:
-            yield
-            return
-        hook = register_module_forward_pre_hook(lambda *_: self.check())
-        try:
-            yield
-        finally:
-            hook.remove()
 
 
 def stop_with_launcher() -> None:

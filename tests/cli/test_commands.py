@@ -1,6 +1,7 @@
 """The ``ebm`` program: commands, flags and settings KEY=VALUE, and modules of users."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -15,17 +16,17 @@ from conftest import GREY, ROOT, error_of
 from ebm_app import EBM
 from ebm_app.cli import bpd, sample
 from ebm_app.cli.__main__ import COMMANDS, main
-from ebm_app.cli.command_line import NAMES, Positional, argument, explicit, parse
+from ebm_app.cli.command_line import Positional, argument, parse
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.paths import PATHS
 from ebm_app.sampling import SAMPLERS
-from ebm_app.training import settings
+from ebm_app.training.config import Train, TrainEnergy
+from ebm_app.training.ebm import NAMES
 from ebm_app.utils.errors import UserError, user_message
 from ebm_app.utils.fields import (
     Positive,
     PositiveInt,
-    advanced,
     configuration,
     from_strings,
     setting,
@@ -54,7 +55,7 @@ def test_every_command_is_a_module_and_listed(ebm, capsys):
     printed = capsys.readouterr().out
     for name, path in COMMANDS.items():
         module = import_module(f"ebm_app.cli.{path}")
-        assert callable(module.main) and module.Arguments and f"  {name} " in printed
+        assert callable(module.main) and module.__doc__ and f"  {name} " in printed
     assert ebm("--version") == 0 and capsys.readouterr().out == f"ebm_app {version('ebm_app')}\n"
 
 
@@ -67,11 +68,14 @@ def test_help_has_one_example_a_line(capsys):
 
 
 def test_names_in_help_are_those_of_the_registries():
-    registries = {**settings.NAMES, "path": PATHS, "sampler": SAMPLERS, "estimator": ESTIMATORS}
-    for kind, names in NAMES.items():
-        assert {*names.split()} == {*registries[kind]}
-    items = [*dataclasses.fields(bpd.Arguments), *dataclasses.fields(sample.Arguments)]
+    kinds = (bpd.Arguments, sample.Arguments, Train)
+    items = [item for kind in kinds for item in dataclasses.fields(kind)]
     texts = {item.name: item.metadata.get("help") for item in items}
+    for setting_name, names in NAMES.items():
+        of_users = set(names) - {"display", "schrodinger_bridge"}
+        assert all(re.search(rf"\b{name}\b", texts[setting_name]) for name in of_users), (
+            setting_name
+        )
     assert all(f"{name}: " in texts["estimator"] for name in [*ESTIMATORS, "all"])
     for name, kind in SAMPLERS.items():
         assert f"{name}: " in texts["sampler"]
@@ -83,10 +87,6 @@ def test_names_in_help_are_those_of_the_registries():
 def test_mistakes_are_reported_before_slow_imports(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     mistakes = {
-        "unknown estimator 'a'": ["bpd", "digits", "--estimator", "a"],
-        "unknown estimator 'b'": ["score", "digits", str(tmp_path), "--estimator", "b"],
-        "unknown objective 'c'": ["train", "--objective", "c", "--output_dir", "d"],
-        "unknown sampler 'e'": ["sample", "digits", "--sampler", "e"],
         f"{tmp_path} already holds a run": ["train", "--output_dir", str(tmp_path)],
         "'f' is not a folder": ["score", "digits", "f"],
         "'g' is not a folder": ["anomaly", "digits", "g"],
@@ -134,14 +134,16 @@ MODULES = [f"ebm_app.cli.{name}" for name in COMMANDS.values()]
 MODULES += [path.stem for path in ROOT.glob("evaluate/*.py") if "Arguments" in path.read_text()]
 #: Settings classes, by name
 KINDS = {kind.__name__: kind for kind in (SAMPLERS | ESTIMATORS | DEQUANTISERS).values()}
-KINDS |= {name: import_module(name).Arguments for name in MODULES}
+TRAINING = {"ebm_app.cli.train": Train, "ebm_app.cli.train_energy": TrainEnergy}
+KINDS |= TRAINING
+KINDS |= {name: import_module(name).Arguments for name in MODULES if name not in TRAINING}
 
 
 @configuration(kw_only=True)
 class Walk:
     place: Positional[str] = argument("place")
     num_steps: PositiveInt = setting("number of steps", 3)
-    pace: Positive | None = advanced("metres per second", None)
+    pace: Positive | None = setting("metres per second", None)
     sizes: Annotated[tuple[PositiveInt, ...], Len(1, 3)] = setting("shoe sizes", (7,))
     mood: Literal["good", "bad"] = setting("mood", "good")
     fast: bool = setting("run instead", False)
@@ -158,17 +160,18 @@ def test_flags_become_the_types_of_the_fields():
     words = "here --num_steps=4 --pace 2 --sizes 1 2 --mood bad --fast".split()
     args = parse(Walk, "A walk.", words)
     assert args == Walk(place="here", num_steps=4, pace=2.0, sizes=(1, 2), mood="bad", fast=True)
-    assert explicit(args, words, Run) == {"num_steps": 4, "pace": 2.0}
+    default = Walk(place="there", num_steps=5, fast=True)
+    assert parse(Walk, "A walk.", ["here"], default) == dataclasses.replace(default, place="here")
+    assert not parse(Walk, "A walk.", ["here", "--no_fast"], default).fast
     assert "sizes" in error_of(parse, Walk, "A walk.", "here --sizes 1 2 3 4".split())
 
 
-def test_help_shows_defaults_and_hides_advanced_flags(capsys):
-    for word, is_shown in (("--help", False), ("--help_advanced", True)):
-        with pytest.raises(SystemExit) as stop:
-            parse(Walk, "A walk.", [word])
-        printed = capsys.readouterr().out
-        assert stop.value.code == 0 and "default: 3" in printed
-        assert ("metres per second" in printed) == is_shown
+def test_help_shows_flags_and_defaults(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse(Walk, "A walk.", ["--help"])
+    printed = capsys.readouterr().out
+    assert stop.value.code == 0 and "default: 3" in printed and "metres per second" in printed
+    assert "hidden" not in printed
 
 
 MISTAKES = ["", "here there", "here --steps 3", "here --num_steps few", "here --hidden 1"]

@@ -98,7 +98,8 @@ def test_objectives_are_timed_on_the_same_network(folder, tmp_path):
     ebm = EBM(replace(GREY, num_classes=3))
     trainers = [speed.make_trainer(ebm, 3, name) for name in speed.OBJECTIVES]
     (size,) = {sum(p.numel() for p in trainer.parameters) for trainer in trainers}
-    head = speed.make_trainer(ebm, 3, "ctsm_m", stein_head=True)
+    settings = {"divergence": "poisson", "prediction": "moments", "stein_factor": 1.0}
+    head = speed.make_trainer(ebm, 3, "ctsm_v", **settings)
     assert sum(p.numel() for p in head.parameters) > size
     flags = "--batch_size 4 --rounds 1 --device cpu --output_dir".split()
     figures = figures_of(speed, folder / "grey", *flags, tmp_path)

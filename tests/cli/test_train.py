@@ -13,21 +13,18 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ebm_app.cli import train
-from ebm_app.cli.command_line import parse
-from ebm_app.cli.run_flags import restore
 from ebm_app.ebm import EBM
-from ebm_app.training.launch import LOCK
 from ebm_app.training.metrics import read_metrics
-from ebm_app.training.settings import NAMES
+from ebm_app.training.run import LOCK
 from ebm_app.utils.files import read_json
 from ebm_app.utils.output import lock
 
 #: Flags and what their error says
 ERRORS = {
-    "--objective nce": "ctsm, ctsm_m, ctsm_v",
+    "--objective nce": "ctsm, ctsm_v, tsm",
     "--objective tsm": "--stein_factor 0",
     "--eps 0.7": "eps.*0.5",
-    "--objective tsm --stein_factor 0 --compile inductor": "Leave out --compile",
+    "--objective tsm --stein_factor 0 --prediction raw --compile inductor": "Leave out --compile",
     "--lr_decay_steps 5": "constant_with_warmup",
     "--resume_from_checkpoint latest": "no intact checkpoint",
 }
@@ -72,7 +69,7 @@ def test_run_leaves_models_records_curves_and_sample_grids(trained):
     logged = [event.value for event in tracker.Scalars("validation_bits_per_dim")]
     assert logged == pytest.approx([row["validation_bits_per_dim"] for row in rows])
     record = read_json(trained / "run.json")
-    assert record["figures"]["steps"] == 4 and record["settings"]["training"]["seed"] == 0
+    assert record["figures"]["steps"] == 4 and record["settings"]["train"]["seed"] == 0
     assert record["versions"]["torch"]
     assert EBM.from_pretrained(trained / "checkpoint-2").config.image_shape == (1, 8, 8)
 
@@ -86,8 +83,8 @@ def test_init_from_starts_with_the_weights(trained, image_folder, tmp_path, caps
     resumed = ["--max_train_steps", 2, "--resume_from_checkpoint", "latest"]
     assert call(train, *still, *resumed) == 0
     settings = read_json(tmp_path / "still" / "run.json")["settings"]
-    assert settings["init_from"] == {"model": str(trained)}
-    other = ["--prediction", "raw", "--output_dir", tmp_path / "other"]
+    assert settings["train"]["init_from"] == str(trained)
+    other = ["--prediction", "moments", "--output_dir", tmp_path / "other"]
     assert call(train, *flags, *other) == 2 and "prediction" in capsys.readouterr().err
     assert not (tmp_path / "other" / "run.json").exists()
 
@@ -95,27 +92,22 @@ def test_init_from_starts_with_the_weights(trained, image_folder, tmp_path, caps
 def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     data = ["--dataset", f"folder:{image_folder}", "--output_dir", tmp_path / "run", "--dry_run"]
     assert call(train, *data, *TINY, "--learning_rate", "0.01") == 0
-    settings = json.loads(capsys.readouterr().out)
-    cost = settings.pop("cost_on_this_machine")
-    steps, validations = settings["training"]["max_train_steps"], 10
-    seconds = steps * cost["seconds_per_step"] + validations * cost["seconds_per_validation"]
-    assert 60 * cost["minutes"] == pytest.approx(seconds)
-    assert 0 < cost["seconds_per_step"] < 60 and 0.1 < cost["peak_memory_gib"] < 100
-    assert settings["training"]["learning_rate"] == 0.01
-    assert settings["ebm"]["net"]["block_out_channels"] == [8]
+    first = json.loads(capsys.readouterr().out)
+    steps, validations = first["train"]["max_train_steps"], 10
+    seconds = steps * first["seconds_per_step"] + validations * first["seconds_per_validation"]
+    assert 60 * first["minutes"] == pytest.approx(seconds)
+    assert 0 < first["seconds_per_step"] < 60 and 0.1 < first["peak_memory_gib"] < 100
+    assert first["train"]["learning_rate"] == 0.01
+    assert first["ebm"]["net"]["block_out_channels"] == [8]
     assert not (tmp_path / "run").exists()
-    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
+    record = {"settings": {"train": first["train"]}}
+    (tmp_path / "run.json").write_text(json.dumps(record))
     again = [*data[2:], "--config", tmp_path / "run.json"]  # the data set is that of the run
     assert call(train, *again, "--learning_rate", "0.02") == 0
-    settings["training"]["learning_rate"] = 0.02
-    assert json.loads(capsys.readouterr().out).items() >= settings.items()
-
-
-def test_recorded_resolution_is_for_the_recorded_data_set():
-    record = {"flags": {"dataset": "folder:photos", "resolution": 16}}
-    for words, resolution in (([], 16), (["--dataset", "digits"], None)):
-        args = restore(parse(train.Arguments, "", words), words, record)
-        assert args.resolution == resolution
+    second = json.loads(capsys.readouterr().out)
+    assert second["ebm"] == first["ebm"]
+    changed = {"learning_rate": 0.02, "config": str(tmp_path / "run.json"), "device": "auto"}
+    assert second["train"] == first["train"] | changed
 
 
 def test_run_is_replaced_only_on_request(capsys, run):
@@ -149,18 +141,28 @@ def test_error_is_one_sentence(capsys, tmp_path, words):
     assert re.search(ERRORS[words], error), error
 
 
-def test_help_starts_with_common_flags_and_lists_names(capsys):
-    texts = []
-    for flag in ("--help", "--help_advanced"):
-        with pytest.raises(SystemExit):
-            train.main([flag])
-        texts.append(capsys.readouterr().out)
-    first = "space dataset data_root output_dir objective path".split()
-    common, every = (re.findall(r"^\W*--([a-z_]+)", text, re.MULTILINE) for text in texts)
-    assert [name for name in common if name in {*first, "learning_rate", "dry_run"}][:6] == first
-    assert {"learning_rate", "dry_run"} <= set(common) < {*every, "help_advanced"}
-    names = {name for names in NAMES.values() for name in names} - {"display"}
-    assert names <= set(re.findall(r"\w+", texts[1]))
+@pytest.mark.parametrize(
+    ("words", "defaults"),
+    [
+        ([], {"block_out_channels": "48 64", "max_train_steps": "8000", "augmentation": "affine"}),
+        (["--dataset", "mnist"], {"block_out_channels": "32 64 64", "max_train_minutes": "60.0"}),
+        (["--dataset", "cifar10", "--size", "base"], {"learning_rate": "0.0002"}),
+    ],
+)
+def test_help_prints_the_defaults_that_hold(capsys, words, defaults):
+    with pytest.raises(SystemExit):
+        train.main([*words, "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name, value in defaults.items():
+        after = text.partition(f"--{name} ")[2]
+        assert re.search(r"\(default: ([^)]*)\)", after)[1] == value, name
+
+
+def test_help_of_a_recorded_run_prints_its_settings(capsys, run):
+    with pytest.raises(SystemExit):
+        train.main(["--config", str(run / "run.json"), "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert re.search(r"--train_batch_size .*?\(default: 4\)", text)
 
 
 def test_locked_folder_refuses_a_run(tmp_path, image_folder, capsys):

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import error_of, save_picture
+from ebm_app.training.settings import resolve
 from PIL import Image
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.held_out import labels_for
-from ebm_app.training.settings import resolve
 from ebm_app.utils.errors import UserError
 
 SPLITS = ("train", "validation", "test")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import GREY, error_of
+from ebm_app.training.energy_task import Distillation, EnergyTask, energy_config
 from exact import F64, ExactBridge, ExactModel, density_of, normal, points, two_modes
 from torch import nn
 
@@ -18,7 +19,6 @@ from ebm_app.nets.networks import time_score_net
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.time_score import MIN_NODES, TimeScoreModel
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.training.energy_task import Distillation, EnergyTask, energy_config
 from ebm_app.utils.tensors import (
     CHUNK_SIZES,
     expand_like,

@@ -18,6 +18,7 @@ from diffusers import (
     PNDMScheduler,
     UNet2DModel,
 )
+from ebm_app.training.launch import latent_flow
 from exact import F64, normal
 
 from ebm_app import EBM
@@ -25,7 +26,6 @@ from ebm_app.anomaly import AnomalyDetector
 from ebm_app.folders import PIPELINE_FILE
 from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
 from ebm_app.sampling import DPMSampler
-from ebm_app.training.launch import latent_flow
 
 BLOCKS = {
     "down_block_types": ("DownBlock2D",),

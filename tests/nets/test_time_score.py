@@ -10,7 +10,7 @@ from torch import nn
 
 from ebm_app.nets.grey_levels import restrict_to_levels
 from ebm_app.nets.networks import time_score_net
-from ebm_app.objectives.regression import CTSMm
+from ebm_app.objectives.regression import poisson_deviance
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
@@ -161,7 +161,7 @@ def test_zero_moments_are_exact_for_gaussian_data(path):
 
 
 @every_one_sided_path
-def test_ctsm_m_gradient_matches_closed_form(path):
+def test_poisson_gradient_matches_closed_form(path):
     """The gradient in log w is b^2 (w - r^2), where b (r^2 - w) is a target minus the components.
     The head gets no gradient."""
     for time in (0.1, 0.6, 0.99, 1 - 1e-6):
@@ -170,7 +170,7 @@ def test_ctsm_m_gradient_matches_closed_form(path):
         sample, net = exact.sample(exact.time, (50, 1)), Moments(exact, (0.4, -0.3))
         model = time_score_net(net, path, EPS, "moments", stein_channels=1)
         out = model(sample.xt, sample.t)
-        loss = CTSMm.error(out, path, sample)
+        loss = poisson_deviance(out, path, sample)
         (shift,) = torch.autograd.grad(loss.mean(), model.net.shift, retain_graph=True)
         assert shift[0] != 0 and shift[1] == 0
         out = type(out)(*(part.detach() for part in out))
@@ -182,7 +182,7 @@ def test_ctsm_m_gradient_matches_closed_form(path):
         drift = path.alpha_dt(sample.t)[:, None] / v.sqrt()
         target = spread * (e.square() + noise.square() - 1) + drift * (d * e + data * noise)
         log_w = out.variance.log().requires_grad_()
-        found = CTSMm.error(out._replace(variance=log_w.exp()), path, sample)
+        found = poisson_deviance(out._replace(variance=log_w.exp()), path, sample)
         (gradient,) = torch.autograd.grad(found.sum(), log_w)
         expected = gain * (out.components - target)
         tolerance = {"rtol": 1e-4, "atol": 1e-6 * float(expected.abs().max())}

@@ -1,25 +1,25 @@
 """GPUs: the host never waits in a step, the loss is one graph, figures agree with a CPU."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import GREY, TINY, load_script
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ebm_app.config import EarlyConfig, LoopConfig
+from ebm_app.config import EarlyConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import make_estimator
 from ebm_app.nets.unet import UNetConfig
-from ebm_app.objectives.regression import CTSMm
+from ebm_app.objectives.regression import CTSMv
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.flow import DPMSampler, PFODESampler
-from ebm_app.training.ebm_task import PathTask, TimeScoreLoss
+from ebm_app.training.batches import Batches
+from ebm_app.training.trainer import Loss
 from ebm_app.utils import random
-from ebm_app.utils.random import RowNoise, make_generator
+from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import copy_to
 
 #: Stands for a GPU: kernels whose output size depends on the data fail on it
@@ -91,13 +91,12 @@ def test_images_are_copied_from_pinned_memory(monkeypatch):
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
 def test_a_training_step_never_waits(ebm, augment):
-    sampler = ArcLength(ebm.model.path, ebm.config.eps)
-    task = SimpleNamespace(model=ebm, config=LoopConfig(), sampler=sampler)
+    levels, sampler = torch.zeros(9, 1, 8, 8, dtype=torch.uint8), ArcLength(ebm.model.path, 1e-4)
+    batches = Batches(ebm, levels, sampler, 4, 0, augment())
+    loss = Loss(ebm.model, CTSMv(stein_factor=1.0, divergence="poisson"))
     with HostWaits() as waits:
-        levels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8, device=GPU)
-        noise = RowNoise(GPU, 0, 0, torch.tensor([1, 3]), 4)
-        points = PathTask.points(task, augment()(levels, noise)[0], noise)
-        losses = TimeScoreLoss(ebm.model, CTSMm(stein_factor=1.0))(*points)
+        u0, u1, t, weight, _ = batches.batch(1, torch.tensor([1, 3]))
+        losses = loss(u0, u1, t, weight)
         losses.mean().backward()
     assert losses.device == GPU and not waits.num
 
@@ -139,7 +138,7 @@ def test_the_loss_compiles_to_one_graph(config):
     x, u = torch.randn(2, 4, 1, 8, 8, generator=generator)
     t = torch.tensor([0.1, 0.3, 0.9, 0.99], dtype=torch.float64)
     labels = [torch.tensor([0, 1, -1, 2])] if config.num_classes else []
-    loss = TimeScoreLoss(ebm.model, CTSMm(stein_factor=1.0))
+    loss = Loss(ebm.model, CTSMv(stein_factor=1.0, divergence="poisson"))
     arguments = x, u, t, torch.ones_like(t), None, *labels
     compiled = torch.compile(loss, backend="eager", fullgraph=True)(*arguments)
     torch.testing.assert_close(compiled, loss(*arguments), rtol=1e-4, atol=1e-4)

@@ -9,11 +9,14 @@ import torch
 from conftest import GREY
 from safetensors.torch import load, save
 
+from ebm_app.cli.train import read_config
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.training.settings import record_settings, resolve
+from ebm_app.training.ebm import make_config
+from ebm_app.training.recipes import DIGITS
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import to_dict
 
 MODELS = {"ebm": (EBM, GREY), "flow": (Flow, FlowConfig("digits", (1, 8, 8), 17, "spline"))}
 #: Values put in place of those of config.json
@@ -94,10 +97,11 @@ def test_faulty_config_raises_user_errors_only(model):
         error_of_loading(model)
 
 
-def test_faulty_record_raises_user_errors_only():
-    digits = load_images("digits")
-    for data in with_faults(json.loads(json.dumps(record_settings(*resolve(digits, {}))))):
-        error_in(resolve, digits, {}, data)
+def test_faulty_record_raises_user_errors_only(tmp_path):
+    digits, path = load_images("digits"), tmp_path / "run.json"
+    for data in with_faults(to_dict(DIGITS)):
+        path.write_text(json.dumps({"settings": {"train": data}}))
+        error_in(lambda: make_config(read_config(path), digits))
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE.values(), ids=DAMAGE)

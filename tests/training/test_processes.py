@@ -59,7 +59,7 @@ def test_stopped_and_killed_run_resumes_bit_for_bit(tmp_path, train, whole_run):
     stop = ("train_step", 1, signal.SIGINT)
     assert train(folder, *WHOLE, stop=stop) == 128 + signal.SIGINT
     assert (folder / "checkpoint-2").exists()
-    stop = ("_validate", 6, signal.SIGTERM)
+    stop = ("validate_if_due", 6, signal.SIGTERM)
     assert train(folder, *WHOLE, *RESUME, stop=stop) == 128 + signal.SIGTERM
     state = read_json(folder / "checkpoint-6" / "state" / "trainer.json")
     assert state["step"] == 6 and state["validated"] == 0
@@ -74,7 +74,7 @@ def test_stopped_and_killed_run_resumes_bit_for_bit(tmp_path, train, whole_run):
 
 def test_two_processes_match_one_with_twice_the_batch(tmp_path, train, whole_run):
     """Also if both are stopped and resumed."""
-    stop = ("_validate", 6, signal.SIGTERM)
+    stop = ("validate_if_due", 6, signal.SIGTERM)
     assert train(tmp_path / "2", num=2, stop=stop) == 128 + signal.SIGTERM
     assert train(tmp_path / "2", *RESUME, num=2) == 0
     (one, lines_one), (two, lines_two) = whole_run, outcome(tmp_path / "2")
@@ -94,7 +94,7 @@ def test_processes_agree_on_the_plan_of_a_run_in_minutes(tmp_path, train):
     folder = tmp_path / "2"
     assert train(folder, "--max_train_minutes", "0.2", num=2, steps=[]) == 0
     record = read_json(folder / "run.json")
-    steps = record["settings"]["training"]["max_train_steps"]
+    steps = record["settings"]["train"]["max_train_steps"]
     assert record["figures"]["steps"] == steps and (folder / f"checkpoint-{steps}").is_dir()
 
 

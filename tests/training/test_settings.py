@@ -1,68 +1,102 @@
-"""Settings: the recipe, a recorded run and the flags, in increasing order of precedence; plans."""
+"""Settings: recipes, recorded runs, and the settings of a user that replace theirs; plans."""
 
 import dataclasses
 
 import pytest
 from conftest import error_of
 
-from ebm_app.config import EBMConfig, LoopConfig, UNetConfig
+from ebm_app.config import EBMConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.training.plan import CONSTANT, complete, learning_rate
-from ebm_app.training.recipes import SIZES, level_settings, network_cost, network_settings
-from ebm_app.training.settings import record_settings, resolve
+from ebm_app.training.config import (
+    CONSTANT,
+    Train,
+    TrainEnergy,
+    as_default,
+    complete,
+    learning_rate,
+    resumed,
+    with_settings,
+)
+from ebm_app.training.dry_run import network_cost
+from ebm_app.training.ebm import make_config
+from ebm_app.training.recipes import (
+    FORMATS,
+    IMAGES,
+    SIZES,
+    input_frequencies,
+    network_settings,
+    recipe,
+)
 from ebm_app.training.timing import Costs, plan
 
-DIGITS = load_images("digits")
+DATA = load_images("digits")
 #: Data of the recipe for any images
-IMAGES = dataclasses.replace(DIGITS, name="images")
+OTHER = dataclasses.replace(DATA, name="images")
 
 
-def test_flags_override_a_record_and_both_override_the_recipe():
-    ebm, training = resolve(DIGITS, {"dropout": 0.3, "max_train_steps": 7})
-    assert ebm.net.dropout == 0.3 and training.max_train_steps == 7
+def config_of(data=DATA, flow=None, **settings):
+    space = "ambient" if flow is None else flow.config.space
+    base = recipe(data.name, data.image_shape, data.num_levels, space=space)
+    return make_config(with_settings(base, settings), data, flow)
+
+
+def test_settings_replace_those_of_the_recipe():
+    base = recipe("digits", DATA.image_shape, DATA.num_levels)
+    run = with_settings(base, {"dropout": 0.3, "max_train_steps": 7})
+    assert run == dataclasses.replace(base, dropout=0.3, max_train_steps=7)
+    ebm = make_config(run, DATA)
+    assert ebm.net.dropout == 0.3 and ebm.condition_dim == 6
     assert ebm.input_frequencies == (1.0, 2.0, 4.25, 8.5, 17.0)
-    assert training.augmentation == "affine" and ebm.condition_dim == 6
-    settings = resolve(DIGITS, {"path": "vp", "c": 0.5, "eps": 1e-5})
-    file = record_settings(*settings)
-    assert resolve(DIGITS, {}, file) == settings
-    other, _ = resolve(DIGITS, {"path": "linear_vp"}, file)
-    assert other.path.name == "linear_vp" and other.path.c == 0.5
+    assert "droput" in error_of(with_settings, base, {"droput": 0.3})
+    assert "dropout" in error_of(with_settings, base, {"dropout": 1.5})
 
 
-def test_size_replaces_the_network_of_a_record():
-    assert "has its own network" in error_of(resolve, DIGITS, {"size": "base"})
-    file = record_settings(*resolve(IMAGES, {"learning_rate": 1e-5}))
-    larger, training = resolve(IMAGES, {"size": "base"}, file)
-    assert max(larger.net.block_out_channels) == 256 and training.learning_rate == 1e-5
+def test_named_data_sets_have_the_formats_of_their_help():
+    assert FORMATS["digits"] == (DATA.image_shape, DATA.num_levels)
+    assert recipe("cifar10", *FORMATS["cifar10"]).block_out_channels == (32, 64, 64)
 
 
-def test_recorded_eps_stays_until_the_dequantiser_changes():
-    """The network reads a fraction of the interval of times, which eps ends."""
-    chosen = {"prediction": "moments", "dequantisation": "truncated_normal", "eps": 1e-6}
-    file = record_settings(*resolve(DIGITS, chosen))
-    again, _ = resolve(DIGITS, {"learning_rate": 1e-4}, file)
-    own, _ = resolve(DIGITS, {"dequantisation": "truncated_normal"})
-    assert "--dequantisation truncated" in error_of(resolve, DIGITS, {"dequantisation": "uniform"})
-    assert "decoder" in error_of(resolve, DIGITS, {"dequantisation": "decoder"})
-    assert again.eps == 1e-6 < own.eps
-    for name, eps in (("uniform", 1e-6), ("truncated_normal", own.eps)):
-        assert resolve(DIGITS, {"dequantisation": name}, file)[0].eps == eps
+def test_size_selects_the_network_of_the_recipe():
+    assert "has its own network" in error_of(recipe, "digits", (1, 8, 8), 17, "base")
+    assert "small" in error_of(recipe, "images", (1, 8, 8), 17, "tiny")
+    large = recipe("images", (3, 64, 64), 256, "base")
+    assert max(large.block_out_channels) == 256 and large.max_train_minutes == 480
+    assert large.size == "base" and large.optimizer == "adam"
+
+
+def test_eps_follows_from_the_dequantisation_unless_it_is_set():
+    own = config_of()
+    assert config_of(eps=1e-6).eps == 1e-6 < own.eps
+    uniform = config_of(dequantisation="uniform", prediction="moments")
+    assert uniform.eps == pytest.approx(5e-9 * (256 / 17) ** 2)
 
 
 @pytest.mark.parametrize(
-    ("flags", "prediction", "objective"),
+    ("settings", "message"),
     [
-        ({}, "levels", "ctsm_m"),
-        ({"objective": "ctsm_v"}, "levels", "ctsm_v"),
-        ({"prediction": "raw"}, "raw", "ctsm_v"),
-        ({"stein_factor": 0.0}, "normalised", "ctsm_v"),
-        ({"stein_factor": 0.0, "objective": "tsm"}, "normalised", "tsm"),
+        ({"dequantisation": "uniform"}, "--dequantisation truncated"),
+        ({"dequantisation": "decoder"}, "decoder"),
+        ({"prediction": "raw"}, "--divergence squared"),
+        ({"stein_factor": 0.0}, "needs a Stein head"),
+        ({"objective": "tsm"}, "--stein_factor 0"),
+        ({"objective": "ctsm_m"}, "ctsm_v"),
+        ({"time_sampler": "early"}, "--early_channels"),
+        ({"space": "copula"}, "--flow"),
     ],
 )
-def test_prediction_and_objective_fit_each_other(flags, prediction, objective):
-    ebm, training = resolve(DIGITS, flags)
-    assert (ebm.prediction, training.objective) == (prediction, objective)
+def test_settings_that_do_not_fit_are_refused(settings, message):
+    assert message in error_of(config_of, **settings)
+
+
+def test_recorded_run_gives_the_defaults_of_a_resume():
+    base = recipe("images", (1, 28, 28), 256)
+    recorded = complete(dataclasses.replace(base, mixed_precision="bf16", seed=3), 500)
+    default = as_default(dataclasses.replace(recorded, overwrite_output_dir=True, device="cpu"))
+    assert default == recorded  # without the start and the device of the recorded run
+    again = with_settings(default, {"mixed_precision": "auto", "ema_decay": None})
+    assert resumed(recorded, again) == recorded
+    assert resumed(recorded, with_settings(default, {"seed": 4})).seed == 4
 
 
 #: Steps, and the warmup, decay of the average, steps of validation and of a checkpoint
@@ -72,48 +106,47 @@ OPEN += [(10**6, 100, 0.9999, 100_000, 50_000)]
 
 @pytest.mark.parametrize(("steps", "warmup", "decay", "validation", "checkpointing"), OPEN)
 def test_open_settings_follow_from_the_steps(steps, warmup, decay, validation, checkpointing):
-    config = complete(LoopConfig(), steps)
+    config = complete(Train(), steps)
     assert (config.max_train_steps, config.lr_warmup_steps) == (steps, warmup)
     assert config.ema_decay == pytest.approx(decay)
     assert (config.validation_steps, config.checkpointing_steps) == (validation, checkpointing)
-    chosen = complete(LoopConfig(lr_warmup_steps=900, ema_decay=0.5, max_train_steps=5), steps)
+    chosen = complete(Train(lr_warmup_steps=900, ema_decay=0.5, max_train_steps=5), steps)
     assert (chosen.lr_warmup_steps, chosen.ema_decay) == (900, 0.5)
 
 
 def test_steps_and_minutes_replace_each_other():
     steps, minutes = {"max_train_steps": 7}, {"max_train_minutes": 2.0}
-    for data, flags, length in (
+    for base, settings, length in (
         (IMAGES, {}, (None, 60.0)),
         (IMAGES, steps, (7, None)),
-        (DIGITS, {}, (8000, None)),
-        (DIGITS, minutes, (None, 2.0)),
+        (TrainEnergy(), {}, (4500, None)),
+        (TrainEnergy(), minutes, (None, 2.0)),
     ):
-        training = resolve(data, flags)[1]
-        assert (training.max_train_steps, training.max_train_minutes) == length
-    assert "Use one" in error_of(resolve, DIGITS, steps | minutes)
+        run = with_settings(base, settings)
+        assert (run.max_train_steps, run.max_train_minutes) == length
+    assert "Use one" in error_of(with_settings, IMAGES, steps | minutes)
     # the record of a run in minutes repeats its steps
-    ebm, training = resolve(DIGITS, minutes)
-    file = record_settings(ebm, complete(training, 30))
-    assert resolve(DIGITS, {}, file)[1] == complete(training, 30)
-    assert resolve(DIGITS, {"max_train_minutes": 3.0}, file)[1].max_train_steps is None
-    assert resolve(DIGITS, steps, file)[1].max_train_minutes is None
+    recorded = complete(with_settings(IMAGES, minutes), 30)
+    assert with_settings(recorded, {"seed": 1}).max_train_steps == 30
+    assert with_settings(recorded, {"max_train_minutes": 3.0}).max_train_steps is None
+    assert with_settings(recorded, steps).max_train_minutes is None
 
 
 def test_recipe_of_images_fits_their_space():
-    ebm, training = resolve(IMAGES, {})
+    ebm = config_of(OTHER)
     assert (ebm.prediction, ebm.dequantisation) == ("levels", "truncated_normal")
-    assert training.optimizer == "muon" and ebm.net.dropout == 0
-    flow = Flow(FlowConfig("images", IMAGES.image_shape, IMAGES.num_levels, "gaussian"))
-    latent, _ = resolve(IMAGES, {}, flow=flow)
+    assert ebm.net.dropout == 0
+    flow = Flow(FlowConfig("images", OTHER.image_shape, OTHER.num_levels, "gaussian"))
+    latent = config_of(OTHER, flow)
     assert (latent.prediction, latent.dequantisation) == ("moments", "uniform")
-    assert resolve(IMAGES, {"stein_factor": 0.0})[0].prediction == "normalised"
-    assert level_settings(200)["input_frequencies"][::5] == (3.125, 100.0)
-    assert level_settings(2)["input_frequencies"] == (1.0,)
+    assert (latent.space, latent.eps, latent.net_input) == ("gaussian", 1e-3, "x")
+    assert input_frequencies(200)[::5] == (3.125, 100.0)
+    assert input_frequencies(2) == (1.0,)
 
 
 def test_constant_rate_warms_up_and_decays():
     settings = dict(learning_rate=1.0, lr_scheduler=CONSTANT, max_train_steps=20)
-    config = LoopConfig(**settings, lr_warmup_steps=4, lr_decay_steps=5)
+    config = Train(**settings, lr_warmup_steps=4, lr_decay_steps=5)
     rates = [learning_rate(config, step) for step in range(21)]
     assert rates[:5] == [0.0, 0.25, 0.5, 0.75, 1.0] and set(rates[4:16]) == {1.0}
     assert rates[15:] == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
@@ -134,7 +167,7 @@ PLANS += [({}, Costs(0.5, 5.0, 20.0), 2), ({}, Costs(0.01, 0.0, 0.0), 1000)]
 
 @pytest.mark.parametrize(("settings", "costs", "num_images"), PLANS)
 def test_planned_run_takes_the_time(settings, costs, num_images):
-    config = plan(LoopConfig(**settings), costs, 600.0, 500.0)
+    config = plan(Train(**settings), costs, 600.0, 500.0)
     assert config.validation_images == num_images
     steps, period = config.max_train_steps, config.validation_steps
     count = steps // period + (steps % period > 0)

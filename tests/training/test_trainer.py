@@ -16,11 +16,11 @@ from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training.checkpoint import find_checkpoint, load
-from ebm_app.training.ebm_task import EBMTask
+from ebm_app.training.config import CONSTANT, with_settings
+from ebm_app.training.ebm import build_trainer, make_config
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.optimizers import NEWTON_SCHULZ, OPTIMIZERS, Muon, orthogonalise
-from ebm_app.training.plan import CONSTANT
-from ebm_app.training.settings import resolve
+from ebm_app.training.recipes import recipe
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import Interrupted
 from ebm_app.utils.processes import make_accelerator
@@ -37,31 +37,27 @@ def data() -> ImageData:
 
 
 def make_trainer(data: ImageData, folder: Path, **changes: object) -> Trainer:
-    ebm_config, config = resolve(data, {**SETTINGS, **changes})
+    base = recipe("noise", data.image_shape, data.num_levels)
+    config = with_settings(base, {**SETTINGS, **changes, "output_dir": folder})
     folder.mkdir(exist_ok=True)
     accelerator = make_accelerator("no", "cpu")
-    task = EBMTask(accelerator, ebm_config, config, data)
-    return Trainer(task, config, folder)
+    return build_trainer(accelerator, config, make_config(config, data), data)
 
 
-@pytest.mark.parametrize(("owner", "name"), [(EBM, "sample"), (EBMTask, "bits")])
-def test_signal_ends_a_validation_at_the_next_network_call(
-    data, tmp_path, monkeypatch, owner, name
-):
-    run = make_trainer(data, tmp_path / "run", validation_steps=2, num_preview_images=2)
-    original, calls = getattr(owner, name), []
+def test_signal_ends_a_validation_between_its_batches(data, tmp_path, monkeypatch):
+    run = make_trainer(data, tmp_path / "run", validation_steps=2)
+    original, calls = run.bits, []
 
-    def interrupted(*args, **options):
-        run.task.model.model.register_forward_pre_hook(lambda *_: calls.append(name))
+    def interrupted(name, **options):
+        run.ebm.model.register_forward_pre_hook(lambda *_: calls.append(name))
         os.kill(os.getpid(), signal.SIGTERM)
-        return original(*args, **options)
+        return original(name, **options)
 
-    monkeypatch.setattr(owner, name, interrupted)
+    monkeypatch.setattr(run, "bits", interrupted)
     with pytest.raises(Interrupted) as stop:
         run.fit()
     assert calls == [] and stop.value.saved == run.folder(2)
-    monkeypatch.undo()
-    again = make_trainer(data, tmp_path / "run", validation_steps=2, num_preview_images=2)
+    again = make_trainer(data, tmp_path / "run", validation_steps=2)
     load(again, stop.value.saved)
     assert again.fit()["steps"] == 8
 
@@ -77,7 +73,7 @@ def weights(run: Trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in run.parameters])
 
 
-TSM = {"objective": "tsm", "stein_factor": 0.0}
+TSM = {"objective": "tsm", "stein_factor": 0.0, "prediction": "normalised"}
 TSM |= {"gradient_accumulation_steps": 2, "train_batch_size": 3}
 
 
@@ -89,7 +85,7 @@ def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path, changes)
     shutil.copytree(tmp_path / "whole", tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # interrupted after step 4, in mid-epoch
     resumed = make_trainer(data, tmp_path / "part", gradient_checkpointing=True, **changes)
-    assert resumed.task.model.model.net.unet.is_gradient_checkpointing
+    assert resumed.ebm.model.net.unet.is_gradient_checkpointing
     load(resumed, find_checkpoint(tmp_path / "part", "latest"))
     before, cores = resumed.now.seconds, resumed.now.core_seconds
     assert resumed.now.step == 4 and before > 0
@@ -132,7 +128,7 @@ def test_accumulated_batches_match_one_large_batch(data, tmp_path, finished):
 
 def test_batch_is_a_function_of_seed_and_step(data, tmp_path):
     one, other = (
-        make_trainer(data, tmp_path / "run", train_batch_size=8, augmentation="affine").task
+        make_trainer(data, tmp_path / "run", train_batch_size=8, augmentation="affine").batches
         for _ in range(2)
     )
     rows = torch.arange(8)
@@ -147,18 +143,22 @@ def test_batch_is_a_function_of_seed_and_step(data, tmp_path):
     assert not torch.equal(seen[:20], seen[20:])
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_learns(data, tmp_path, objective):
+POISSON = {"objective": "ctsm_v", "prediction": "moments"}
+PLAIN = {"divergence": "squared", "prediction": "normalised", "stein_factor": 0.0}
+
+
+@pytest.mark.parametrize(
+    "chosen", [POISSON, *(PLAIN | {"objective": name} for name in OBJECTIVES)], ids=str
+)
+def test_every_objective_learns(data, tmp_path, chosen):
     """On images of one level, the loss falls on the same validation draws."""
     levels = torch.full_like(data.train, 8)
-    settings = {"eps": 1e-2, "dequantisation": "uniform", "objective": objective}
-    settings |= {"prediction": "moments"} if objective == "ctsm_m" else {}
-    settings |= {"stein_factor": float(objective == "ctsm_m"), "learning_rate": 1e-2}
+    settings = {"eps": 1e-2, "dequantisation": "uniform", "learning_rate": 1e-2, **chosen}
     settings |= {"max_train_steps": 30, "train_batch_size": 32, "checkpointing_steps": 30}
     settings |= {"validation_images": 10, "validation_repeats": 4, "validation_steps": 30}
     images = ImageData("noise", 17, levels, levels[:10], levels[:10])
     run = make_trainer(images, tmp_path / "run", **settings)
-    before = run.task.validate()["validation_loss"]
+    before = run.validate()["validation_loss"]
     run.fit()
     after = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["validation_loss"]
     assert after < before - 0.2

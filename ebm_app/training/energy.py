@@ -2,6 +2,7 @@
 Stein score and the time score."""
 
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ebm_app.config import Calibration, EBMConfig, LoopConfig
+from ebm_app.config import Calibration, EBMConfig
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
@@ -19,8 +20,22 @@ from ebm_app.likelihood.dequantisation import LEARNED_DECODER, LearnedDecoder
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.time_score import MomentsModel, TimeScoreModel
 from ebm_app.objectives.regression import Model, Objective
+from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import GaussianPath, PathSample
-from ebm_app.training.ebm_task import PathTask, refuse_compiler
+from ebm_app.training.batches import Batches
+from ebm_app.training.config import TrainEnergy
+from ebm_app.training.run import (
+    check_run,
+    fit_and_report,
+    init_from,
+    open_run,
+    prepare_run,
+    refuse_compiler,
+    resume_run,
+    run_settings,
+)
+from ebm_app.training.timing import plan_by_time
+from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.tensors import expand_like, standard_error, sum_except_batch
@@ -33,6 +48,75 @@ BASE_IMAGES = 10_000
 BOUND_DRAWS = 16
 #: First layer and class embedding of a network
 FIRST, CLASSES = "unet.conv_in.weight", "class_embedding.weight"
+
+
+def train_energy(config: TrainEnergy, teacher: EBM, data: ImageData) -> dict[str, Any] | None:
+    """Distil a teacher into an energy network; return the metrics on the main process, and None on
+    others.
+
+    Args:
+        config: settings of the run.
+        teacher: the model to distil.
+        data: the images, in the teacher's format.
+    """
+    began = time.perf_counter()
+    check_run(config, data)
+    with open_run(config) as (accelerator, output):
+        # accelerate's configuration file may set the precision
+        config = replace(config, mixed_precision=accelerator.mixed_precision)
+        refuse_compiler(accelerator)
+
+        def make_trainer(config: TrainEnergy) -> Trainer:
+            return build_trainer(accelerator, config, teacher, data)
+
+        if config.resume_from_checkpoint:
+            trainer = make_trainer(config)
+            resume_run(trainer, config.resume_from_checkpoint)
+        else:
+            prepare_run(accelerator, config)
+            if config.max_train_steps is None:
+                config = plan_by_time(accelerator, config, make_trainer, began)
+            trainer = make_trainer(config)
+        figures = fit_and_report(trainer, data, output)
+        noise = trainer.noise[:1]
+        figures |= calibrate(accelerator, output.folder, trainer.validation, noise)
+        if not accelerator.is_main_process:
+            return None
+        output.save(figures)
+        return figures
+
+
+def build_trainer(
+    accelerator: Accelerator, config: TrainEnergy, teacher: EBM, data: ImageData
+) -> Trainer:
+    """Build the trainer of a run. The network is initialised with the teacher's weights and a zero
+    last layer. Its decoder is the teacher."""
+    torch.manual_seed(config.seed)
+    ebm = EBM(energy_config(teacher))
+    ebm.space.load_state_dict(teacher.space.state_dict())
+    copy_weights(teacher, ebm.model.net)
+    ebm.model.decoder.net.load_state_dict(unlabelled_weights(teacher))
+    for weight in ebm.model.net.last_layer.parameters():
+        nn.init.zeros_(weight)
+    rows = torch.arange(min(len(data.train), BASE_IMAGES))
+    ebm.model.base.fit(data.train[rows])
+    if config.init_from and not config.resume_from_checkpoint:
+        init_from(ebm, config.init_from)
+    ebm.to(accelerator.device)
+    size = config.train_batch_size * config.gradient_accumulation_steps * accelerator.num_processes
+    sampler = ArcLength(ebm.model.path, ebm.config.eps)
+    batches = Batches(ebm, data.train, sampler, size, config.seed)
+    return Trainer(
+        accelerator,
+        ebm,
+        Distillation(teacher.to(accelerator.device).model),
+        batches,
+        data.validation,
+        config,
+        run_settings(config, ebm, batches.digest()),
+        second_estimator="energy",
+        output_dir=config.output_dir,
+    )
 
 
 def energy_config(teacher: EBM) -> EBMConfig:
@@ -100,41 +184,6 @@ class Distillation(Objective):
         time_error = sum_except_batch(output.components) - sum_except_batch(target.components)
         time_scale = path.time_score_variance(t) * x[0].numel()
         return score_error.flatten(1).mean(1) + time_error.square() / time_scale
-
-
-class EnergyTask(PathTask):
-    """Distils a teacher into an energy network on noisy training images. The network is
-    initialised with the teacher's weights and a zero last layer. Its decoder is the teacher."""
-
-    second_estimator = "energy"
-
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        teacher: EBM,
-        teacher_name: str,
-        config: LoopConfig,
-        data: ImageData,
-    ) -> None:
-        refuse_compiler(accelerator)
-        torch.manual_seed(config.seed)
-        ebm = EBM(energy_config(teacher))
-        ebm.space.load_state_dict(teacher.space.state_dict())
-        copy_weights(teacher, ebm.model.net)
-        ebm.model.decoder.net.load_state_dict(unlabelled_weights(teacher))
-        for weight in ebm.model.net.last_layer.parameters():
-            nn.init.zeros_(weight)
-        rows = torch.arange(min(len(data.train), BASE_IMAGES))
-        ebm.model.base.fit(data.train[rows])
-        objective = Distillation(teacher.to(accelerator.device).model)
-        super().__init__(accelerator, ebm, objective, config, data)
-        self.teacher = teacher_name
-
-    def settings(self) -> dict[str, Any]:
-        return super().settings() | {"teacher": {"model": self.teacher}}
-
-    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
-        return calibrate(self.accelerator, output_dir, self.validation, self.noise[:1])
 
 
 def unlabelled_weights(teacher: EBM) -> dict[str, Tensor]:

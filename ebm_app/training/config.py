@@ -1,0 +1,349 @@
+"""Settings of training runs: one dataclass for each training script.
+
+The default instance of a run is the recipe of its data set (``training.recipes``) or a recorded
+run. Flags and keyword arguments replace its fields. This module does not import torch, so that
+``--help`` is fast.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from annotated_types import Len
+from tyro.conf import Positional
+
+from ebm_app.config import (
+    MAX_RESOLUTIONS,
+    Frequencies,
+    Layers,
+    Margin,
+    Moment,
+    Resolutions,
+    Side,
+    Width,
+    Widths,
+)
+from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.fields import (
+    AtLeastTwo,
+    BatchSize,
+    Count,
+    Draws,
+    Nodes,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    Seed,
+    Share,
+    configuration,
+    from_dict,
+    setting,
+    to_dict,
+)
+from ebm_app.utils.registry import choose
+
+#: Schedule that is independent of the length of the run until the final decay
+CONSTANT = "constant_with_warmup"
+#: Names of ``--lr_scheduler``
+SCHEDULES = ("cosine", CONSTANT)
+#: Max default warm-up steps, and max default decay of the averaged weights
+LONGEST_WARMUP, MAX_DECAY = 100, 0.9999
+#: Default number of validations and checkpoints per run
+NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
+#: Fields of a run that a resumed run does not inherit
+OWN = ("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "config", "dry_run")
+OWN += ("device", "expect_processes")
+#: Fields that may differ from the recorded run on a resume, since they do not affect the weights
+FREE = frozenset(
+    "checkpointing_steps checkpoints_total_limit logging_steps report_to validation_steps "
+    "num_preview_images num_nodes gradient_checkpointing data_root download skip_bad flow "
+    "init_from".split()
+)
+#: Fields that split a batch. They may change on a resume: a step only depends on the total.
+SPLIT = frozenset({"train_batch_size", "gradient_accumulation_steps"})
+
+AnyRun = TypeVar("AnyRun", bound="Run")
+
+
+@configuration(kw_only=True)
+class DataFlags:
+    """Flags of the data set of a training run."""
+
+    dataset: str = setting(
+        "digits, mnist, fashion_mnist, cifar10, folder:PATH (image files), or hf:NAME (a Hugging "
+        "Face data set, by its folder or its name on the hub)",
+        "digits",
+    )
+    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
+    download: bool = setting("download the data set if it is missing", False)
+    skip_bad: bool = setting("skip files of a folder that are not readable images", False)
+    resolution: Side | None = setting("side to which images of a folder are resized", None)
+
+
+@configuration(kw_only=True)
+class FolderFlags:
+    """Flags of the output folder and the device of a training run."""
+
+    output_dir: Path = setting("folder of the run", Path("runs/model"))
+    overwrite_output_dir: bool = setting(
+        "delete a previous run in the output folder, unless it is resumed", False
+    )
+    device: str = setting("auto, cpu or cuda", "auto")
+
+
+@configuration(kw_only=True)
+class Run(FolderFlags):
+    """Settings of the training loop. Steps are optimizer steps; batch sizes are per process.
+
+    The length of a run is set in steps or minutes. Settings with default None are derived from the
+    number of steps, see ``complete``.
+    """
+
+    max_train_steps: PositiveInt | None = setting("number of optimizer steps", None)
+    max_train_minutes: Positive | None = setting(
+        "minutes of training and validation, instead of --max_train_steps; the number of steps "
+        "is computed from the speed of the first steps",
+        None,
+    )
+    train_batch_size: BatchSize = setting("images per batch and process", 128)
+    gradient_accumulation_steps: PositiveInt = setting("batches per optimizer step", 1)
+    optimizer: str = setting("adam, or muon (orthogonalised momentum for matrices)", "adam")
+    learning_rate: NonNegative = setting("peak learning rate", 2e-3)
+    lr_scheduler: str = setting("cosine or constant_with_warmup", "cosine")
+    lr_warmup_steps: Count | None = setting(
+        "linear warm-up steps of the learning rate; if not given, a tenth of the run, at most 100",
+        None,
+    )
+    lr_decay_steps: Count = setting("final steps over which constant_with_warmup decays to 0", 0)
+    adam_weight_decay: NonNegative = setting("decoupled weight decay", 0.0)
+    max_grad_norm: Positive = setting("max norm of the gradients", 100.0)
+    ema_decay: Share | None = setting(
+        "decay of the saved averaged weights; if not given, 1 - 10 / steps, at most 0.9999", None
+    )
+    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
+        "auto (bf16 if the device supports it), no (float32), bf16 or fp16", "auto"
+    )
+    compile: Literal["inductor", "aot_eager", "eager"] | None = setting(
+        "backend of torch.compile for the training step", None
+    )
+    checkpointing_steps: PositiveInt | None = setting(
+        "steps between checkpoints; if not given, a twentieth of the run", None
+    )
+    checkpoints_total_limit: PositiveInt = setting("max checkpoints to keep", 3)
+    validation_steps: PositiveInt | None = setting(
+        "steps between validations; if not given, a tenth of the run", None
+    )
+    validation_images: AtLeastTwo = setting(
+        "max validation images; reduced if a validation exceeds 1/20 of --max_train_minutes", 1000
+    )
+    validation_repeats: Draws = setting("dequantisation draws per validation image", 4)
+    num_preview_images: Count = setting("images sampled at each validation; 0 for none", 16)
+    logging_steps: PositiveInt = setting("steps between lines of metrics.jsonl", 10)
+    report_to: str = setting(
+        "jsonl (only metrics.jsonl), a tracker of accelerate, or all", "jsonl"
+    )
+    resume_from_checkpoint: str | None = setting(
+        "checkpoint to resume from: latest or a path", None
+    )
+    init_from: str | None = setting(
+        "model that initialises the weights: folder, bundled name or hub id", None
+    )
+    expect_processes: PositiveInt | None = setting(
+        "expected number of processes; fails if it differs", None
+    )
+    seed: Seed = setting("seed of weights, batches and noise", 0)
+
+
+@configuration(kw_only=True)
+class Train(DataFlags, Run):
+    """Settings of ``train/ebm.py``."""
+
+    space: str = setting(
+        "space of the model: ambient, or that of --flow (gaussian, copula or spline)", "ambient"
+    )
+    flow: str | None = setting(
+        "folder of a flow from train/flow.py; train in its latent space", None
+    )
+    objective: str = setting("ctsm_v, ctsm or tsm", "ctsm_v")
+    divergence: str = setting(
+        "Bregman divergence of ctsm_v: poisson (needs prediction levels or moments), or squared "
+        "(of the paper)",
+        "poisson",
+    )
+    path: str = setting("linear_vp (alpha_t = t), or vp (of the paper, for images)", "linear_vp")
+    c: Moment = setting("second moment of the data", 1.0)
+    prediction: str = setting(
+        "output of the network: levels, moments, normalised (of the paper) or raw", "levels"
+    )
+    stein_factor: NonNegative = setting(
+        "weight of the Stein head in the loss; 0 for no Stein head", 1.0
+    )
+    weighting: str = setting(
+        "lambda(t): inverse_variance, stein_score or uniform", "inverse_variance"
+    )
+    time_sampler: str = setting(
+        "training times: arc_length, uniform, importance or early (trains the early network only)",
+        "arc_length",
+    )
+    dequantisation: str = setting(
+        "density within a grey level: uniform or truncated_normal", "truncated_normal"
+    )
+    eps: Margin | None = setting(
+        "margin: the last time is 1 - eps; if not given, it follows from the dequantisation", None
+    )
+    classes: Literal["none", "all"] = setting("class labels of a class-conditional model", "none")
+    label_dropout: Share = setting("share of class labels dropped in training", 0.4)
+    augmentation: str = setting("augmentation of training images: none, flip or affine", "none")
+    size: Literal["small", "base", "large"] = setting(
+        "size of the network: about 1, 36 or 115 million weights", "small"
+    )
+    network: str = setting("network architecture: unet", "unet")
+    block_out_channels: Widths = setting("channels at each resolution", (32, 64))
+    layers_per_block: Layers = setting("residual blocks at each resolution", 1)
+    attention_levels: Resolutions = setting("resolutions with self-attention, from 0", ())
+    num_heads: Width = setting("attention heads", 4)
+    norm_num_groups: Width = setting("groups of the group normalisation", 8)
+    dropout: Share = setting("dropout of the residual blocks", 0.0)
+    t_scale: Positive = setting("factor of the embedded time", 25.0)
+    time_input: str = setting(
+        "time input of the network: arc_length (of the path) or time", "arc_length"
+    )
+    input_frequencies: Frequencies = setting("Fourier features of the input, in cycles", ())
+    net_input: str = setting(
+        "input of the network in a latent space: u (the latent point), x (its image)", "u"
+    )
+    early_channels: Annotated[tuple[Width, ...], Len(0, MAX_RESOLUTIONS)] = setting(
+        "channels at each resolution of a separate network for early times, of high noise", ()
+    )
+    num_nodes: Nodes = setting("quadrature nodes of a likelihood", 32)
+    gradient_checkpointing: bool = setting(
+        "recompute activations in the backward pass, to save memory", False
+    )
+    config: Path | None = setting("run.json to take settings from; flags override them", None)
+    dry_run: bool = setting("print the settings, time and memory of the run, then exit", False)
+
+
+@configuration(kw_only=True)
+class TrainEnergy(Run):
+    """Settings of ``train/energy.py``."""
+
+    model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
+    dataset: str | None = setting("data set; if not given, the model's", None)
+    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
+    download: bool = setting("download the data set if it is missing", False)
+    max_train_steps: PositiveInt | None = setting("number of optimizer steps", 4500)
+    train_batch_size: BatchSize = setting("images per batch and process", 64)
+    optimizer: str = setting("adam, or muon (orthogonalised momentum for matrices)", "muon")
+    max_grad_norm: Positive = setting("max norm of the gradients", 1.0)
+    validation_images: AtLeastTwo = setting(
+        "max validation images; reduced if a validation exceeds 1/20 of --max_train_minutes", 200
+    )
+    validation_repeats: Draws = setting("dequantisation draws per validation image", 1)
+    output_dir: Path = setting("folder of the run", Path("runs/energy"))
+
+
+def with_settings(base: AnyRun, settings: Mapping[str, Any]) -> AnyRun:
+    """Return a run whose fields are replaced by a user's settings. A length in steps replaces one
+    in minutes, and vice versa.
+
+    >>> with_settings(Train(max_train_steps=8000), {"max_train_minutes": 10.0}).max_train_steps
+
+    Raises:
+        UserError: for an unknown setting, an invalid value, or two lengths.
+    """
+    names = [item.name for item in dataclasses.fields(base)]
+    for name in settings:
+        choose("setting", name, names)
+    run = from_dict(type(base), {**to_dict(base), **settings}, "settings")
+    return one_length(base, run)
+
+
+def one_length(base: AnyRun, run: AnyRun) -> AnyRun:
+    """Return a run with the length, in steps or minutes, that differs from ``base``."""
+    new_steps = run.max_train_steps not in (None, base.max_train_steps)
+    new_minutes = run.max_train_minutes not in (None, base.max_train_minutes)
+    if new_steps and new_minutes:
+        raise UserError(
+            "--max_train_steps and --max_train_minutes both set the length of the run. Use one of "
+            "them."
+        )
+    if new_steps:
+        return replace(run, max_train_minutes=None)
+    return replace(run, max_train_steps=None) if new_minutes else run
+
+
+def as_default(recorded: AnyRun) -> AnyRun:
+    """Return a recorded run as the default of another one, without its output folder, device and
+    start."""
+    own = [item for item in dataclasses.fields(recorded) if item.name in OWN]
+    return replace(recorded, **{item.name: item.default for item in own})
+
+
+def resumed(recorded: AnyRun, run: AnyRun) -> AnyRun:
+    """Return the settings of a resumed run: those of ``run``, where None and "auto" stand for the
+    recorded values."""
+    names = [item.name for item in dataclasses.fields(run) if item.name not in OWN]
+    unset = [name for name in names if getattr(run, name) in (None, "auto")]
+    return replace(run, **{name: getattr(recorded, name) for name in unset})
+
+
+def changes_of(
+    before: Mapping[str, Any], now: Mapping[str, Any], free: frozenset[str] = frozenset()
+) -> list[str]:
+    """Return a message for each setting that changed, except the ``free`` settings."""
+    return [
+        f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
+        for key, value in now.items()
+        if key not in free and not _is_same(before.get(key), value)
+    ]
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    """Whether two values are equal, with a tolerance for computed floats such as eps."""
+    if isinstance(before, float) and isinstance(now, float):
+        return math.isclose(before, now, rel_tol=1e-9)
+    return before == now
+
+
+def complete(config: AnyRun, num_steps: int) -> AnyRun:
+    """Return the settings of a run of ``num_steps`` steps, with defaults for warm-up, weight
+    averaging, validations and checkpoints that are None.
+
+    >>> complete(Train(ema_decay=0.9), 2000).lr_warmup_steps
+    100
+    >>> complete(Train(), 500).ema_decay
+    0.98
+    """
+    shares = {
+        "lr_warmup_steps": min(LONGEST_WARMUP, num_steps // 10),
+        "ema_decay": min(MAX_DECAY, max(0.0, 1 - 10 / num_steps)),
+        "validation_steps": math.ceil(num_steps / NUM_VALIDATIONS),
+        "checkpointing_steps": math.ceil(num_steps / NUM_CHECKPOINTS),
+    }
+    missing = {name: value for name, value in shares.items() if getattr(config, name) is None}
+    return replace(config, max_train_steps=num_steps, **missing)
+
+
+def learning_rate(config: Run, step: int) -> float:
+    """Return the learning rate of a step: linear warm-up, then either a half cosine to 0 at the
+    last step, or a constant rate and a linear decay to 0 over the last ``lr_decay_steps`` steps
+    (Hu et al. 2024, arXiv:2404.06395).
+
+    >>> config = Train(learning_rate=1.0, lr_warmup_steps=4, max_train_steps=8)
+    >>> learning_rate(config, 1), learning_rate(config, 4), round(learning_rate(config, 6), 3)
+    (0.25, 1.0, 0.5)
+
+    Args:
+        config: complete settings.
+    """
+    warmup, decay, last = config.lr_warmup_steps, config.lr_decay_steps, config.max_train_steps
+    rise = step / warmup if step < warmup else 1.0
+    if config.lr_scheduler == CONSTANT:
+        fall = min(1.0, (last - step) / decay) if decay else 1.0
+    else:
+        progress = max(0, step - warmup) / max(1, last - warmup)
+        fall = max(0.0, 0.5 * (1 + math.cos(math.pi * progress)))
+    return config.learning_rate * min(rise, fall)

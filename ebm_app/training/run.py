@@ -1,0 +1,174 @@
+"""Folder, processes and start of a training run."""
+
+import copy
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import DynamoBackend, broadcast_object_list
+
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.folders import check_weights, load_weights
+from ebm_app.training import checkpoint
+from ebm_app.training.config import CONSTANT, SCHEDULES, Run, changes_of
+from ebm_app.training.metrics import save_training_figure
+from ebm_app.training.optimizers import OPTIMIZERS
+from ebm_app.training.trainer import Trainer
+from ebm_app.utils import RUN_FILE
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import to_dict
+from ebm_app.utils.files import report_damage
+from ebm_app.utils.output import Output, lock, warn_of_disagreements
+from ebm_app.utils.processes import (
+    describe_devices,
+    make_accelerator,
+    on_main,
+    shut_down,
+    stop_with_launcher,
+)
+from ebm_app.utils.registry import choose
+
+#: Lock file: one training run per output folder
+LOCK = ".lock"
+#: Backends of torch.compile that do not compile
+UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
+#: Settings that may differ between a run and the model it is initialised from
+FREE = frozenset({"dataset", "class_names", "num_nodes", "eps", "dequantisation", "calibration"})
+#: The same for a run that adds an early network; only that network uses the labels
+FREE_WITH_EARLY = FREE | {"early", "num_classes"}
+
+
+def check_run(config: Run, data: ImageData) -> None:
+    """Raise a UserError for settings or data that no run can use."""
+    choose("optimizer", config.optimizer, OPTIMIZERS)
+    choose("lr_scheduler", config.lr_scheduler, SCHEDULES)
+    trackers = ["jsonl", "all", *map(str, get_available_trackers())]
+    choose("installed tracker", config.report_to, trackers)
+    if config.max_train_steps is None and config.max_train_minutes is None:
+        raise UserError(
+            "Neither --max_train_steps nor --max_train_minutes is set. Set the length of the run."
+        )
+    if config.lr_decay_steps and config.lr_scheduler != CONSTANT:
+        raise UserError(f"--lr_decay_steps requires --lr_scheduler {CONSTANT}.")
+    if (num := len(data.validation)) < 2:
+        raise UserError(
+            f"Expected at least 2 validation images for a standard error, got {num} in "
+            f"{data.name}. Add validation images."
+        )
+
+
+@contextmanager
+def open_run(config: Run) -> Iterator[tuple[Accelerator, Output]]:
+    """Set up the processes and the output folder, which stays locked while the context is open."""
+    accelerator = make_accelerator(
+        config.mixed_precision,
+        config.device,
+        project_dir=str(config.output_dir),
+        log_with=None if config.report_to == "jsonl" else config.report_to,
+        dynamo_backend=config.compile,
+    )
+    num, expected = accelerator.num_processes, config.expect_processes
+    if expected not in (None, num):
+        raise UserError(
+            f"Expected {expected} processes, got {num}. Use torchrun --nproc_per_node {expected}; "
+            "on CPUs, accelerate launch starts only one process."
+        )
+    stop_with_launcher()
+    output = Output(config.output_dir / RUN_FILE)
+    with on_main(accelerator, lambda: lock(output.folder / LOCK)) or nullcontext():
+        yield accelerator, output
+        shut_down(accelerator)
+
+
+def refuse_compiler(accelerator: Accelerator) -> None:
+    """Raise a UserError if the training step is compiled."""
+    if accelerator.state.dynamo_plugin.backend not in UNCOMPILED:
+        raise UserError(
+            "Energy networks and the objective tsm need second derivatives, which torch.compile "
+            "does not support. Leave out --compile."
+        )
+
+
+def run_settings(config: Run, ebm: EBM, digest: str) -> dict[str, Any]:
+    """Return the settings of a run as JSON data: its own, those of its model, and a digest of its
+    data."""
+    return {
+        "train": to_dict(config),
+        "ebm": to_dict(ebm.config),
+        "data": {"digest of the images": digest},
+    }
+
+
+def prepare_run(accelerator: Accelerator, config: Run) -> None:
+    """Prepare the output folder of a new run."""
+    overwrite = config.overwrite_output_dir
+    on_main(accelerator, partial(checkpoint.prepare_folder, config.output_dir, overwrite))
+
+
+def resume_run(trainer: Trainer, name: str) -> None:
+    """Resume a run from a checkpoint, and save its best model in the output folder."""
+    find = partial(checkpoint.find_checkpoint, trainer.output_dir, name)
+    (folder,) = broadcast_object_list([on_main(trainer.accelerator, find)])
+    ebm, best = trainer.ebm, folder / checkpoint.STATE / checkpoint.BEST_FILE
+    # the parameters of the space are not trained
+    space = copy.deepcopy(ebm.space.state_dict())
+    with report_damage(folder / checkpoint.STATE):
+        checkpoint.load(trainer, folder)
+    if not all(torch.equal(ebm.space.state_dict()[key], space[key]) for key in space):
+        raise UserError(f"{folder} uses the latent space of another flow. Leave out --flow.")
+    if trainer.now.best is not None:
+        trained = {name: value.clone() for name, value in ebm.state_dict().items()}
+        check_weights(ebm, best)
+        load_weights(ebm, best)
+        on_main(trainer.accelerator, lambda: ebm.save_pretrained(trainer.output_dir))
+        ebm.load_state_dict(trained)
+
+
+def fit_and_report(trainer: Trainer, data: ImageData, output: Output) -> dict[str, Any]:
+    """Train to the last step, with a record of the run. Return the metrics."""
+    is_main = trainer.accelerator.is_main_process
+    output.data |= {"images": data.summary(), "settings": trainer.now.settings}
+    if is_main:
+        output.write(None)
+        print(f"Training on {describe_devices(trainer.accelerator)}.", file=sys.stderr)
+        print(data.describe(), file=sys.stderr)
+    figures = trainer.fit()
+    if is_main:
+        finite = {name: value for name, value in trainer.now.best.items() if value is not None}
+        warn_of_disagreements(
+            {name: value for name, value in finite.items() if name.endswith("bits_per_dim")}
+        )
+        save_training_figure(output.folder)
+    start = {"output_dir": str(output.folder), "device": describe_devices(trainer.accelerator)}
+    return start | figures
+
+
+def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
+    """Initialise a model with the weights of another model, by folder, bundled name or hub id.
+
+    If only ``ebm`` has an early network, the weights initialise its late network.
+    """
+    source = EBM.from_pretrained(name_or_path)
+    adds_early = ebm.config.early is not None and source.config.early is None
+    free = FREE_WITH_EARLY if adds_early else FREE
+    if changes := changes_of(to_dict(source.config), to_dict(ebm.config), free):
+        raise UserError(
+            f"The model {name_or_path} does not match this run: {'; '.join(changes)}. Use its "
+            "settings, for example with --config and its run.json."
+        )
+    space = ebm.space.state_dict()
+    if not all(torch.equal(space[key].cpu(), v) for key, v in source.space.state_dict().items()):
+        raise UserError(
+            f"The model {name_or_path} uses the latent space of another flow. Pass it as --flow."
+        )
+    if adds_early:
+        ebm.model.net.late.load_state_dict(source.model.net.state_dict())
+    else:
+        ebm.load_state_dict(source.state_dict())
