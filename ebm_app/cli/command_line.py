@@ -36,7 +36,7 @@ Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
 NAMES = {
     "estimator": "elbo path_integral probability_flow time_integral energy noised pf_ode "
     "ratio paper",
-    "sampler": "dpm pf_ode annealed_hmc",
+    "sampler": "dpm probability_flow annealed_hmc",
     "objective": "ctsm ctsm_v ctsm_m tsm",
     "path": "linear_vp vp schrodinger_bridge",
     "space": "ambient display gaussian copula spline",

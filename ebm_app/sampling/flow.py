@@ -39,7 +39,7 @@ class FlowSampler(Sampler):
 
 
 @configuration
-class PFODESampler(FlowSampler):
+class ProbabilityFlowSampler(FlowSampler):
     """The probability-flow ODE by ``solve_flow`` in the log signal-to-noise ratio, then one
     denoising step (Tweedie's formula). It takes ``num_steps`` + 2 evaluations of the score.
 

@@ -81,7 +81,7 @@ def test_bits_are_those_of_the_model(run, folder):
     """Old names of estimators select the same ones."""
     flags = "--estimator_args num_steps=2 max_refinements=0 --seed 3".split()
     flags += "--limit 3 --repeats 2 --formats".split()
-    figures, printed = run(*flags, "--estimator", "pf_ode")
+    figures, printed = run(*flags, "--estimator", "probability_flow")
     assert f"PNG: {figures['formats']['PNG']:.3f} bits per dim" in printed
     options = {"num_steps": 2, "max_refinements": 0, "repeats": 2, "seed": 3}
     ebm, levels = EBM.from_pretrained(folder / "grey"), load_images("digits").test[:3]
@@ -112,7 +112,7 @@ def test_two_processes_give_the_figures_of_one(run, folder, tmp_path):
 
 
 #: Runs of samplers
-FLOW = "pf_ode num_steps=1"
+FLOW = "probability_flow num_steps=1"
 HMC = "annealed_hmc num_temperatures=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0"
 #: Flags of short chains
 SHORT = (
@@ -147,7 +147,9 @@ def test_models_and_likelihoods_have_short_reprs(folder):
 
 def test_every_run_is_a_row_of_the_table(capsys, tmp_path, folder):
     flags = "--num_images 5 --batch_size 3 --classifier_steps 5 --device cpu".split()
-    runs = [word for run in (FLOW, HMC, "pf_ode  num_steps=1") for word in ("--run", run)]
+    runs = [
+        word for run in (FLOW, HMC, "probability_flow  num_steps=1") for word in ("--run", run)
+    ]
     figures = figures_of(samplers, folder / "grey", "--output_dir", tmp_path, *flags, *runs)
     table = capsys.readouterr().out.splitlines()
     assert 0 <= figures["classifier_accuracy"] <= 1

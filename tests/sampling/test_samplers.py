@@ -11,7 +11,7 @@ from scipy import stats
 from ebm_app.likelihood import ProbabilityFlowDensity
 from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler
+from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, ProbabilityFlowSampler
 from ebm_app.sampling.base import Sampler
 from ebm_app.sampling.flow import START
 from ebm_app.utils.registry import make
@@ -35,7 +35,7 @@ def moments(variance):
     return alpha, alpha * MEAN, alpha**2 * STD**2 + variance
 
 
-@pytest.mark.parametrize("make_sampler", [PFODESampler, DPMSampler])
+@pytest.mark.parametrize("make_sampler", [ProbabilityFlowSampler, DPMSampler])
 @pytest.mark.parametrize("name, head, shape", [("linear", 0, (2,)), ("vp", 1, (1, 2, 2))])
 def test_flow_samplers_are_exact_on_a_gaussian(name, head, shape, make_sampler):
     """Each x0 moves along an affine map, and the end is shrunk towards the mean.
@@ -54,14 +54,14 @@ def test_flow_samplers_are_exact_on_a_gaussian(name, head, shape, make_sampler):
 def test_log_density_of_samples_matches_probability_flow():
     model = two_modes(PATHS["linear"], 1e-6, (3,), stein_channels=1)
     density = density_of(model)
-    *_, last = run(PFODESampler(200, 1e-6, num_probes=0), density, normal((20, 3)))
+    *_, last = run(ProbabilityFlowSampler(200, 1e-6, num_probes=0), density, normal((20, 3)))
     flow = ProbabilityFlowDensity(40, num_probes=0, start=START)(density, last.x, density.end)
     for expected in (flow.value, model.log_density(last.x, density.end)):
         assert (last.log_density - expected).abs().max() < 0.02
 
 
 def test_frames_count_steps_and_evaluations():
-    frames = run(PFODESampler(num_steps=6), gaussian(head=0), normal((2, 3)))
+    frames = run(ProbabilityFlowSampler(num_steps=6), gaussian(head=0), normal((2, 3)))
     assert [f.step for f in frames] == [1, 2, 3, 4, 5, 6]
     assert [f.nfe for f in frames] == [2, 3, 4, 5, 6, 8]  # the last one denoises
     # the number of temperatures grows with the square root of the dimension
@@ -94,7 +94,7 @@ def smallest_p_value(x, y):
 
 
 SAMPLED = {
-    "pf_ode": PFODESampler(30),
+    "probability_flow": ProbabilityFlowSampler(30),
     "dpm noise": DPMSampler(60, noise=1),
     "work": AnnealedHMC(),
     "energy": AnnealedHMC(steps_per_temperature=2, acceptance="energy"),
@@ -118,6 +118,9 @@ def test_samples_of_a_mixture_match_exact_samples(sampler):
 
 def test_invalid_settings_raise_user_errors():
     assert "annealed_hmc" in error_of(make, SAMPLERS, Sampler, "sampler", "gibbs", {})
-    for name, settings in (("pf_ode", {"final_steps": 3}), ("annealed_hmc", {"score": "no"})):
+    for name, settings in (
+        ("probability_flow", {"final_steps": 3}),
+        ("annealed_hmc", {"score": "no"}),
+    ):
         assert next(iter(settings)) in error_of(make, SAMPLERS, Sampler, "", name, settings)
-    error_of(run, PFODESampler(end_variance=1.0), gaussian(), normal((2, 2)))
+    error_of(run, ProbabilityFlowSampler(end_variance=1.0), gaussian(), normal((2, 2)))

@@ -16,7 +16,7 @@ from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives.regression import CTSMm
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
-from ebm_app.sampling.flow import DPMSampler, PFODESampler
+from ebm_app.sampling.flow import DPMSampler, ProbabilityFlowSampler
 from ebm_app.training.ebm_task import PathTask, TimeScoreLoss
 from ebm_app.utils import random
 from ebm_app.utils.random import RowNoise, make_generator
@@ -102,7 +102,8 @@ def test_a_training_step_never_waits(ebm, augment):
     assert losses.device == GPU and not waits.num
 
 
-ODE, LIKELIHOOD, HMC = PFODESampler(3), PFODESampler(3, num_probes=1), AnnealedHMC(3)
+ODE, LIKELIHOOD = ProbabilityFlowSampler(3), ProbabilityFlowSampler(3, num_probes=1)
+HMC = AnnealedHMC(3)
 DRAWS, FLOW = {"num_nodes": 8, "num_draws": 2}, {"num_steps": 3, "max_refinements": 0}
 
 
@@ -117,7 +118,12 @@ def test_waits_of_samplers_do_not_grow_with_steps(ebm, sampler, most):
 
 @pytest.mark.parametrize(
     "name, settings, most",
-    [("elbo", DRAWS, 1), ("path_integral", {}, 1), ("time_integral", {}, 0), ("pf_ode", FLOW, 2)],
+    [
+        ("elbo", DRAWS, 1),
+        ("path_integral", {}, 1),
+        ("time_integral", {}, 0),
+        ("probability_flow", FLOW, 2),
+    ],
 )
 def test_waits_of_likelihoods_do_not_grow_with_nodes(ebm, name, settings, most):
     with HostWaits() as waits:
