@@ -14,8 +14,9 @@ E[x_1 | x], with the Lagrange polynomials l_j, which are 1 at s_j and 0 at the o
 
     int E[x_1 | x] dalpha = sum_j w_j f_j,     w_j = int l_j(s) (dalpha/ds) ds    over the step.
 
-E[eps | x] has weights with dsigma/ds instead of dalpha/ds, and div u dt/ds weights with 1. A
-step is exact where the three factors are polynomials of low degree. It takes one evaluation:
+E[eps | x] has weights with dsigma/ds instead of dalpha/ds, and div u dt/ds weights with 1. The
+weights are computed by Gauss-Legendre quadrature. A step is exact where the three factors are
+polynomials of low degree, and takes one evaluation:
 
     predict:  x at the end of the step, with the polynomials through the last p evaluations;
     evaluate: the score at the predicted x;
@@ -50,7 +51,7 @@ ORDER = 3
 #: Gauss-Legendre nodes of the integrals over a step
 NUM_NODES = 8
 #: Max steps of an adaptive solver
-MAX_STEPS = 10_000
+MAX_STEPS = 1_000
 
 Method = Literal["multistep", "rk4", "dopri5"]
 
