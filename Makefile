@@ -101,7 +101,7 @@ CARD := runs/$(MODEL)
 card: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(CARD) --data_root $(DATA) --estimator elbo --estimator_args num_draws=1 --repeats 1 --output_dir $(CARD)
 	$(BIN)/python evaluate/bpd.py $(CARD) --data_root $(DATA) --estimator elbo path_integral probability_flow time_integral --limit 100 --repeats 1 --output_dir $(CARD)/hundred
-	$(BIN)/python evaluate/samplers.py $(CARD) --data_root $(DATA) --run "dpm num_steps=12" --run pf_ode --output_dir $(CARD)
+	$(BIN)/python evaluate/samplers.py $(CARD) --data_root $(DATA) --run "dpm num_steps=12" --run probability_flow --output_dir $(CARD)
 	$(BIN)/python sample/ebm.py $(CARD) --num_images 100 --output_dir $(CARD)/samples
 
 # the paper's tables of density ratios and mutual information: hours. Finished runs are not repeated

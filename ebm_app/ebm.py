@@ -313,7 +313,7 @@ class EBM(PretrainedModel):
         >>> ebm = EBM.from_pretrained("digits")
         >>> ebm.sample(2, sampler="dpm", num_steps=3).shape
         torch.Size([2, 1, 8, 8])
-        >>> images, log_prob = ebm.sample(2, "pf_ode", return_log_prob=True, num_steps=3)
+        >>> images, log_prob = ebm.sample(2, "probability_flow", return_log_prob=True, num_steps=3)
         >>> log_prob.shape
         torch.Size([2])
 
@@ -328,14 +328,14 @@ class EBM(PretrainedModel):
                 noise that the sampler adds, but not the initial noise.
             return_log_prob: also return the log densities (num_images,), in nats, of the points
                 in the model's space before the final denoising step. Requires the sampler
-                "pf_ode"; ``num_probes`` is 2 by default, see ``PFODESampler``.
+                "probability_flow"; ``num_probes`` is 2 by default, see ``ProbabilityFlowSampler``.
 
         Raises:
             UserError: for labels that the model does not have, guidance below 0 or without labels,
                 and ``return_log_prob`` with another sampler.
         """
         if return_log_prob and isinstance(sampler, str):
-            choose("sampler with a log density", sampler, ("pf_ode",))
+            choose("sampler with a log density", sampler, ("probability_flow",))
             settings = {"num_probes": 2, **settings}
         options = (num_images, sampler, seed, labels, guidance, batch_size)
         *_, last = self.iterate_sample(*options, **settings)

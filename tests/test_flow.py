@@ -65,7 +65,7 @@ def test_flows_load_and_are_their_untrained_latent_model(kind, net_input, folder
     found, own = (model.likelihood(images, repeats=2, seed=3) for model in (ebm, flow))
     assert torch.allclose(found.log_prob, own.log_prob, rtol=1e-5)
     assert torch.allclose(found.bits_per_dim, own.bits_per_dim, rtol=1e-5)
-    assert ebm.sample(3, sampler="pf_ode", num_steps=2).shape == (3, *SHAPE)
+    assert ebm.sample(3, sampler="probability_flow", num_steps=2).shape == (3, *SHAPE)
 
 
 @pytest.mark.process

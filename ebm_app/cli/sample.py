@@ -23,8 +23,9 @@ RANDOM = "random"
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
     sampler: str = setting(
-        "dpm: DPM-Solver++(2M), for the ODE or, with noise=1, the SDE; pf_ode: probability flow "
-        "ODE; annealed_hmc: annealed Hamiltonian Monte Carlo from noise to data",
+        "dpm: DPM-Solver++(2M), for the ODE or, with noise=1, the SDE; probability_flow: the ODE "
+        "by the solvers of the estimator probability_flow; annealed_hmc: annealed Hamiltonian "
+        "Monte Carlo from noise to data",
         "dpm",
     )
     num_images: PositiveInt = setting("number of images", 64)
@@ -41,9 +42,10 @@ class Arguments(CommonFlags, ModelFlag):
         None,
     )
     sampler_args: tuple[str, ...] = setting(
-        "other settings KEY=VALUE; defaults: end_variance=0.001; dpm: noise=0; pf_ode: "
-        "num_probes=None; annealed_hmc: schedule=arc_length, steps_per_temperature=1, "
-        "num_leapfrog_steps=4, final_steps=5, step_size=0.5, score=head, acceptance=work",
+        "other settings KEY=VALUE; defaults: end_variance=0.001; dpm: noise=0; probability_flow: "
+        "num_probes=None, method=multistep (or rk4, dopri5), rtol=0.0001, atol=0.0001; "
+        "annealed_hmc: schedule=arc_length, steps_per_temperature=1, num_leapfrog_steps=4, "
+        "final_steps=5, step_size=0.5, score=head, acceptance=work",
         (),
     )
     output_dir: Path = setting("folder for the images", Path("runs/samples"))

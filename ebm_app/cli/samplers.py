@@ -1,6 +1,6 @@
 """Compare the quality and cost of samplers, using a classifier of the data set.
 
-ebm samplers digits --run "pf_ode num_steps=10" --run annealed_hmc
+ebm samplers digits --run "probability_flow num_steps=10" --run annealed_hmc
 ebm samplers mnist --run "dpm guidance=1" --run "dpm guidance=1.5"
 
 The table has one row per run. The last rows measure training images that were held out from the

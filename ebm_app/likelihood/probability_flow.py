@@ -9,8 +9,17 @@ from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
 from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
 from ebm_app.paths import LogSNRPath, require_one_sided
 from ebm_app.paths.base import ARC_LENGTH, LOG_SNR
-from ebm_app.paths.probability_flow import probes_for, solve_flow
-from ebm_app.utils.fields import Fraction, Probes, Refinements, Seed, Steps, configuration
+from ebm_app.paths.flow_solvers import ADAPTIVE, Method, SolverSettings, solve_flow
+from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
+from ebm_app.utils.fields import (
+    Fraction,
+    Positive,
+    Probes,
+    Refinements,
+    Seed,
+    Steps,
+    configuration,
+)
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Error of a solve, in nats per dimension, below which it is not refined.
@@ -22,18 +31,28 @@ class ProbabilityFlowDensity(PointEstimator):
     """Density of the probability-flow ODE of a model, by the change of variables: log N(x_0; 0, I)
     - integral of div u, from x back to x_0.
 
+    >>> from ebm_app import EBM
+    >>> density, x = EBM.from_pretrained("digits").density, torch.zeros(2, 1, 8, 8)
+    >>> estimator = ProbabilityFlowDensity(num_steps=4, max_refinements=0, num_probes=1)
+    >>> estimator(density, x, density.end).nfe  # 5 evaluations, each with a backward pass
+    10
+
     Args:
-        num_steps: steps of the first solve, which evaluates the score once more.
+        num_steps: steps of the first solve.
         max_refinements: max number of halvings of the step until an image converges.
         num_probes: Rademacher probes of the divergence, frozen for all solves; 0 computes it
             exactly, with D backward passes per evaluation.
         start: time at which p_t is replaced by N(0, I); alpha must exceed 0 there.
         seed: seed of the probes; those of an example do not depend on its batch.
+        method: a key of ``SOLVERS``. "multistep" evaluates the score once a step and once more;
+            "rk4" and "dopri5", of torchdiffeq, check it at more cost.
+        rtol, atol: tolerances of "dopri5" in each step, see ``dopri5``. It does not use
+            ``num_steps`` and ``max_refinements``.
 
     A point is solved with 1, 2, 4, ... times as many steps until the error of its mean over the
     probes is below ``TOLERANCE`` times D. The error of a solve is a third of the last change, an
     upper bound for methods of order 2 or more. ``error`` combines it with the standard error over
-    the probes; it is NaN for a single probe or a single solve.
+    the probes; it is NaN for a single probe or a single solve, as by "dopri5".
     """
 
     num_steps: Steps = 20
@@ -41,6 +60,9 @@ class ProbabilityFlowDensity(PointEstimator):
     num_probes: Probes = 2
     start: Fraction = 1e-4
     seed: Seed = 0
+    method: Method = "multistep"
+    rtol: Positive = 1e-4
+    atol: Positive = 1e-4
 
     needs: ClassVar[type] = SteinScore
 
@@ -62,8 +84,9 @@ class ProbabilityFlowDensity(PointEstimator):
                 nfe += density.score_cost(t) * (1 + len(probes))  # a backward pass per probe
                 return density.score(x, t)
 
-            settings = ((t, self.start), self.num_steps * 2**level, probes)
-            *_, end = solve_flow(score, path, schedule, points, *settings)
+            flow = ProbabilityFlow(score, path, schedule, points, (t, self.start), probes)
+            settings = SolverSettings(self.num_steps * 2**level, self.rtol, self.atol)
+            *_, end = solve_flow(flow, self.method, settings)
             log_det = end.log_det if self.num_probes else end.log_det.sum(0, keepdim=True)
             return sum_except_batch(path.reference_log_density(end.x)) + log_det, nfe
 
@@ -71,7 +94,8 @@ class ProbabilityFlowDensity(PointEstimator):
         values, cost = solve(rows, 0)
         total = cost * len(x)
         error = torch.full_like(values[0], torch.nan)
-        for level in range(1, self.max_refinements + 1):
+        refinements = 0 if self.method in ADAPTIVE else self.max_refinements
+        for level in range(1, refinements + 1):
             finer, cost = solve(rows, level)
             total += cost * len(rows)
             error[rows] = (finer - values[:, rows]).mean(0).abs() / 3

@@ -2,10 +2,10 @@
 
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.base import Sampler
-from ebm_app.sampling.flow import DPMSampler, PFODESampler
+from ebm_app.sampling.flow import DPMSampler, ProbabilityFlowSampler
 
 SAMPLERS: dict[str, type[Sampler]] = {
     "dpm": DPMSampler,
-    "pf_ode": PFODESampler,
+    "probability_flow": ProbabilityFlowSampler,
     "annealed_hmc": AnnealedHMC,
 }

@@ -1,4 +1,4 @@
-"""Sampling along the probability flow: the ODE by a multistep method, and DPM-Solver++."""
+"""Sampling along the probability flow: the ODE by a choice of solvers, and DPM-Solver++."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -9,7 +9,8 @@ from torch import Tensor
 from ebm_app.nets.protocols import Marginals, SteinScore
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import LOG_SNR
-from ebm_app.paths.probability_flow import probes_for, solve_flow
+from ebm_app.paths.flow_solvers import Method, SolverSettings, solve_flow
+from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.utils.fields import NonNegative, Positive, Probes, Steps, configuration
 from ebm_app.utils.tensors import sum_except_batch
@@ -39,9 +40,9 @@ class FlowSampler(Sampler):
 
 
 @configuration
-class PFODESampler(FlowSampler):
+class ProbabilityFlowSampler(FlowSampler):
     """The probability-flow ODE by ``solve_flow`` in the log signal-to-noise ratio, then one
-    denoising step (Tweedie's formula). It takes ``num_steps`` + 2 evaluations of the score.
+    denoising step (Tweedie's formula) with one evaluation of the score.
 
     The log density of the points before the denoising step comes from the augmented ODE,
 
@@ -51,21 +52,28 @@ class PFODESampler(FlowSampler):
         num_steps, end_variance: as for ``FlowSampler``.
         num_probes: random probes of div u, each with a backward pass per evaluation; 0 computes
             it exactly with one pass per dimension, None leaves out the log density.
+        method: a key of ``SOLVERS``: "multistep" takes ``num_steps`` + 1 evaluations of the score,
+            "rk4" 4 ``num_steps``. "dopri5" chooses its steps and yields the last frame only.
+        rtol, atol: tolerances of "dopri5" in each step, see ``dopri5``.
     """
 
     steps: ClassVar[str] = "steps of the ODE"
 
     num_probes: Probes | None = None
+    method: Method = "multistep"
+    rtol: Positive = 1e-4
+    atol: Positive = 1e-4
 
     def iterate(
         self, model: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         path, end = require_one_sided(model.path), end_time(model, START, self.end_variance)
         probes = None if self.num_probes is None else probes_for(self.num_probes, x0, PROBE_SEED)
-        settings = ((START, end), self.num_steps, probes)
-        for state in solve_flow(model.score, path, LOG_SNR, x0, *settings):
-            if state.step < self.num_steps:
-                yield Frame(state.x, state.step, self.num_steps, state.nfe)
+        flow = ProbabilityFlow(model.score, path, LOG_SNR, x0, (START, end), probes)
+        settings = SolverSettings(self.num_steps, self.rtol, self.atol)
+        for state in solve_flow(flow, self.method, settings):
+            if state.s < 1:
+                yield Frame(state.x, round(state.s * self.num_steps), self.num_steps, state.nfe)
         log_density = None
         if self.num_probes is not None:
             log_det = state.log_det.mean(0) if self.num_probes else state.log_det.sum(0)

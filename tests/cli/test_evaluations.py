@@ -110,7 +110,7 @@ def test_two_processes_give_the_figures_of_one(run, folder, tmp_path):
 
 
 #: Runs of samplers
-FLOW = "pf_ode num_steps=1"
+FLOW = "probability_flow num_steps=1"
 HMC = "annealed_hmc num_temperatures=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0"
 #: Flags of short chains
 SHORT = (
@@ -145,7 +145,9 @@ def test_models_and_likelihoods_have_short_reprs(folder):
 
 def test_every_run_is_a_row_of_the_table(capsys, tmp_path, folder):
     flags = "--num_images 5 --batch_size 3 --classifier_steps 5 --device cpu".split()
-    runs = [word for run in (FLOW, HMC, "pf_ode  num_steps=1") for word in ("--run", run)]
+    runs = [
+        word for run in (FLOW, HMC, "probability_flow  num_steps=1") for word in ("--run", run)
+    ]
     figures = figures_of(samplers, folder / "grey", "--output_dir", tmp_path, *flags, *runs)
     table = capsys.readouterr().out.splitlines()
     assert 0 <= figures["classifier_accuracy"] <= 1

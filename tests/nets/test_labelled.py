@@ -16,7 +16,7 @@ from ebm_app.nets.networks import time_score_net
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.nets.unet import UNet
 from ebm_app.paths import LinearVPPath
-from ebm_app.sampling import DPMSampler, PFODESampler
+from ebm_app.sampling import DPMSampler, ProbabilityFlowSampler
 
 MEANS = torch.stack([torch.full((1, 4, 4), value, dtype=F64) for value in (-0.4, 0.1, 0.5)])
 STDS = (0.5, 0.4, 0.6)
@@ -63,7 +63,7 @@ def test_guidance_mixes_conditional_and_free_densities():
     assert "of 3 labels, got 4 points" in error_of(density.output, x[:4], 0.6)
 
 
-@pytest.mark.parametrize("sampler", [PFODESampler(20), DPMSampler(30)], ids=["pf_ode", "dpm"])
+@pytest.mark.parametrize("sampler", [ProbabilityFlowSampler(20), DPMSampler(30)])
 def test_conditional_samples_match_their_class(sampler):
     density = density_of(labelled(), 8).conditioned_on(torch.arange(3).repeat(400))
     *_, last = sampler.iterate(density, normal((1200, 1, 4, 4), 5), generator(6))

@@ -1,7 +1,8 @@
-"""The probability flow of known densities: schedules, order of the solvers, log-determinants by
-probes."""
+"""The probability flow of known densities: schedules, orders, costs and agreement of the solvers,
+log-determinants by probes."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from exact import F64, ExactModel, generator, normal, two_modes, z_score
 
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.paths.base import ARC_LENGTH, SCHEDULES
-from ebm_app.paths.probability_flow import probes_for, solve_flow
+from ebm_app.paths.flow_solvers import ADAPTIVE, SOLVERS, Method, SolverSettings, solve_flow
+from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.random import normal_draws
 
@@ -24,9 +26,11 @@ def gaussian(path):
     return ExactModel(path, 1e-5, [[0.7]], [0.5], stein_channels=1)
 
 
-def run(model, x, num_steps=20, start=START, end=END, probes=None):
-    options = ((start, end), num_steps, probes)
-    *_, state = solve_flow(model.exact_score, model.path, ARC_LENGTH, x, *options)
+def run(
+    model, x, num_steps=20, start=START, end=END, probes=None, method="multistep", tolerance=1e-4
+):
+    flow = ProbabilityFlow(model.exact_score, model.path, ARC_LENGTH, x, (start, end), probes)
+    *_, state = solve_flow(flow, method, SolverSettings(num_steps, tolerance, tolerance))
     return state
 
 
@@ -54,6 +58,7 @@ def test_schedule_times_are_evenly_spaced_in_tau(path, schedule):
     assert torch.allclose(schedule.rate(path, t), secant, rtol=1e-6)
 
 
+@pytest.mark.parametrize("method", [method for method in SOLVERS if method not in ADAPTIVE])
 @pytest.mark.parametrize(
     "path, shape, ends",
     [
@@ -62,22 +67,64 @@ def test_schedule_times_are_evenly_spaced_in_tau(path, schedule):
         (VPPath(), (1, 4, 4), (START, END)),
     ],
 )
-def test_flow_converges_at_its_order(path, shape, ends):
+def test_flow_converges_at_its_order(path, shape, ends, method):
     model, x = two_modes(path, 1e-5, shape), normal((64, *shape))
     before = level(model, x, ends[0])
-    states = [run(model, x, n, *ends) for n in STEPS]
+    states = [run(model, x, n, *ends, method=method) for n in STEPS]
     errors = [(level(model, state.x, ends[1]) - before).abs().mean() for state in states]
     slope = -np.polyfit(np.log(STEPS), np.log(errors), 1)[0]
     assert errors[-1] < 1e-5 and abs(slope - 4) < 0.4
-    assert [state.nfe for state in states] == [n + 1 for n in STEPS]
 
 
-def test_diverging_flow_is_refused():
-    x, start = normal((2, 2)), (LinearVPPath(), ARC_LENGTH)
-    flow = solve_flow(lambda x, t: x * (math.nan if t > 0.5 else 0), *start, x, (0.1, END))
-    with pytest.raises(NumericalError, match="not finite"):
-        list(flow)
-    assert run(gaussian(VPPath()), x, start=0.0).x.isfinite().all()
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_solvers_agree(path):
+    assert get_args(Method) == tuple(SOLVERS) and {*ADAPTIVE} < {*SOLVERS}
+    model, x = two_modes(path, 1e-5, (1, 2, 2)), normal((6, 1, 2, 2))
+    options = {"probes": probes_for(3, x, 0), "tolerance": 1e-7}
+    states = {
+        method: run(model, x, num_steps, method=method, **options)
+        for method, num_steps in (("multistep", 200), ("rk4", 64), ("dopri5", 1))
+    }
+    assert states.keys() == SOLVERS.keys()
+    for state in states.values():
+        assert state.s == 1 and state.x.dtype == state.log_det.dtype == F64
+        assert (state.x - states["dopri5"].x).abs().max() < 1e-5
+        assert (state.log_det - states["dopri5"].log_det).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("method, cost", [("multistep", 31), ("rk4", 120), ("dopri5", None)])
+def test_solvers_count_their_evaluations(method, cost):
+    model, x, times = two_modes(LinearVPPath(), 1e-5, (2,)), normal((3, 2)), []
+    exact = model.exact_score
+    model.exact_score = lambda x, t: times.append(t) or exact(x, t)
+    state = run(model, x, 30, method=method)
+    assert state.nfe == len(times) == (cost or len(times)) > 20
+    assert START <= min(times) and max(times) <= END
+
+
+def test_tolerance_holds_for_every_point_of_an_adaptive_solve():
+    """Also for a point that needs more steps than the 200 others of its batch."""
+    model = two_modes(LinearVPPath(), 1e-5, (2,))
+    easy, hard = normal((12, 2))[[4, 10]].split(1)
+    exact = run(model, hard, 100, method="rk4").x
+    nfe = []
+    for tolerance in (1e-3, 1e-5):
+        options = {"method": "dopri5", "tolerance": tolerance}
+        state = run(model, torch.cat([hard, easy.expand(200, -1)]), **options)
+        assert (state.x[:1] - exact).abs().max() < 10 * tolerance
+        assert state.nfe > run(model, easy, **options).nfe
+        nfe.append(state.nfe)
+    assert nfe[0] < nfe[1]
+
+
+@pytest.mark.parametrize("method", SOLVERS)
+def test_diverging_flow_is_refused(method):
+    x = normal((2, 2))
+    for score in (lambda x, t: x * (math.nan if t > 0.5 else 0), lambda x, t: x / 0):
+        flow = ProbabilityFlow(score, LinearVPPath(), ARC_LENGTH, x, (0.1, END))
+        with pytest.raises(NumericalError, match="from t = 0.1 to 0.999"):
+            list(solve_flow(flow, method, SolverSettings(20, 1e-3, 1e-3)))
+    assert run(gaussian(VPPath()), x, start=0.0, method=method).x.isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Samplers: exact scores give exact samples."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from scipy import stats
 
 from ebm_app.likelihood import ProbabilityFlowDensity
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler
+from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, ProbabilityFlowSampler
 from ebm_app.sampling.base import Sampler
 from ebm_app.sampling.flow import START
 from ebm_app.utils.registry import make
@@ -34,7 +35,11 @@ def moments(variance):
     return alpha, alpha * MEAN, alpha**2 * STD**2 + variance
 
 
-@pytest.mark.parametrize("make_sampler", [PFODESampler, DPMSampler])
+RK4 = partial(ProbabilityFlowSampler, method="rk4")
+DOPRI5 = partial(ProbabilityFlowSampler, method="dopri5")
+
+
+@pytest.mark.parametrize("make_sampler", [ProbabilityFlowSampler, RK4, DOPRI5, DPMSampler])
 @pytest.mark.parametrize("name, head, shape", [("linear", 0, (2,)), ("vp", 1, (1, 2, 2))])
 def test_flow_samplers_are_exact_on_a_gaussian(name, head, shape, make_sampler):
     """Each x0 moves along an affine map, and the end is shrunk towards the mean.
@@ -53,16 +58,31 @@ def test_flow_samplers_are_exact_on_a_gaussian(name, head, shape, make_sampler):
 def test_log_density_of_samples_matches_probability_flow():
     model = two_modes(PATHS["linear"], 1e-6, (3,), stein_channels=1)
     density = density_of(model)
-    *_, last = run(PFODESampler(200, 1e-6, num_probes=0), density, normal((20, 3)))
+    samplers = (
+        ProbabilityFlowSampler(200, 1e-6, num_probes=0),
+        RK4(100, 1e-6, num_probes=0),
+        DOPRI5(end_variance=1e-6, num_probes=0, rtol=1e-6, atol=1e-6),
+    )
+    last, *others = (run(sampler, density, normal((20, 3)))[-1] for sampler in samplers)
+    for other in others:
+        assert (other.x - last.x).abs().max() < 1e-4
+        assert (other.log_density - last.log_density).abs().max() < 1e-2
     flow = ProbabilityFlowDensity(40, num_probes=0, start=START)(density, last.x, density.end)
     for expected in (flow.value, model.log_density(last.x, density.end)):
         assert (last.log_density - expected).abs().max() < 0.02
 
 
 def test_frames_count_steps_and_evaluations():
-    frames = run(PFODESampler(num_steps=6), gaussian(head=0), normal((2, 3)))
+    frames = run(ProbabilityFlowSampler(num_steps=6), gaussian(head=0), normal((2, 3)))
     assert [f.step for f in frames] == [1, 2, 3, 4, 5, 6]
     assert [f.nfe for f in frames] == [2, 3, 4, 5, 6, 8]  # the last one denoises
+    frames = run(RK4(num_steps=3), gaussian(head=0), normal((2, 3)))
+    assert [(f.step, f.nfe) for f in frames] == [(1, 4), (2, 8), (3, 13)]
+    rough, fine = (
+        run(DOPRI5(rtol=tolerance, atol=tolerance), gaussian(), normal((2, 3)))
+        for tolerance in (1e-2, 1e-5)
+    )
+    assert [f.step for f in rough] == [25] and rough[0].nfe < fine[0].nfe
     # the number of temperatures grows with the square root of the dimension
     frames, more = (run(AnnealedHMC(), gaussian(), normal((3, d))) for d in (4, 16))
     assert abs(len(more) - 2 * len(frames)) <= 1
@@ -93,7 +113,7 @@ def smallest_p_value(x, y):
 
 
 SAMPLED = {
-    "pf_ode": PFODESampler(30),
+    "probability_flow": ProbabilityFlowSampler(30),
     "dpm noise": DPMSampler(60, noise=1),
     "work": AnnealedHMC(),
     "energy": AnnealedHMC(steps_per_temperature=2, acceptance="energy"),
@@ -117,6 +137,9 @@ def test_samples_of_a_mixture_match_exact_samples(sampler):
 
 def test_invalid_settings_raise_user_errors():
     assert "annealed_hmc" in error_of(make, SAMPLERS, Sampler, "sampler", "gibbs", {})
-    for name, settings in (("pf_ode", {"final_steps": 3}), ("annealed_hmc", {"score": "no"})):
+    for name, settings in (
+        ("probability_flow", {"final_steps": 3}),
+        ("annealed_hmc", {"score": "no"}),
+    ):
         assert next(iter(settings)) in error_of(make, SAMPLERS, Sampler, "", name, settings)
-    error_of(run, PFODESampler(end_variance=1.0), gaussian(), normal((2, 2)))
+    error_of(run, ProbabilityFlowSampler(end_variance=1.0), gaussian(), normal((2, 2)))

@@ -15,7 +15,7 @@ from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives.regression import CTSMv
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
-from ebm_app.sampling.flow import DPMSampler, PFODESampler
+from ebm_app.sampling.flow import DPMSampler, ProbabilityFlowSampler
 from ebm_app.training.batches import Batches
 from ebm_app.training.trainer import Loss
 from ebm_app.utils import random
@@ -101,7 +101,8 @@ def test_a_training_step_never_waits(ebm, augment):
     assert losses.device == GPU and not waits.num
 
 
-ODE, LIKELIHOOD, HMC = PFODESampler(3), PFODESampler(3, num_probes=1), AnnealedHMC(3)
+ODE, LIKELIHOOD = ProbabilityFlowSampler(3), ProbabilityFlowSampler(3, num_probes=1)
+HMC = AnnealedHMC(3)
 DRAWS, FLOW = {"num_nodes": 8, "num_draws": 2}, {"num_steps": 3, "max_refinements": 0}
 
 

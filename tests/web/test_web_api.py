@@ -63,7 +63,7 @@ def test_endpoints_keep_their_arguments(page):
 
 @pytest.mark.process
 def test_client_generates_images_step_by_step(client, page):
-    job = client.submit("grey", "pf_ode", 4, 3, 9, False, api_name="/generate")
+    job = client.submit("grey", "probability_flow", 4, 3, 9, False, api_name="/generate")
     images, text, seed = job.result(timeout=60)
     assert len(job.outputs()) >= 2  # the first and the last of three steps
     path = images[0]["image"]

@@ -122,7 +122,7 @@ def test_new_run_of_a_visitor_stops_the_previous_one():
 
 
 def run(models, seed=7, randomise=False, num=5):
-    return generate.generate("grey", "pf_ode", num, 3, seed, randomise, models=models)
+    return generate.generate("grey", "probability_flow", num, 3, seed, randomise, models=models)
 
 
 def run_class(models, model, which, num=1, guidance=1.0):
@@ -136,7 +136,7 @@ def test_steps_and_final_images_are_shown(models, monkeypatch):
     assert heads == [
         f"{head} · grey · seed 7" for head in ("Step 1 of 3", "Step 2 of 3", "5 images")
     ]
-    expected = to_uint8(models.load("grey").sample(5, "pf_ode", seed=7, num_steps=3))
+    expected = to_uint8(models.load("grey").sample(5, "probability_flow", seed=7, num_steps=3))
     for (picture, text), image in zip(steps[-1][0], expected[..., 0], strict=True):
         factor = picture.width // 8
         assert np.array_equal(pixels(picture), image.repeat(factor, 0).repeat(factor, 1))
@@ -181,7 +181,7 @@ def test_default_steps_are_those_of_the_sampler(models, monkeypatch):
         first = next(iter(models.load("grey").iterate_sample(1, name)))
         assert generate.default_steps("grey", name, models=models)["value"] == first.num_steps
     monkeypatch.setattr(generate, "MAX_STEPS", 10)
-    assert generate.default_steps("grey", "pf_ode", models=models)["value"] == 10
+    assert generate.default_steps("grey", "probability_flow", models=models)["value"] == 10
 
 
 LINES = [
