@@ -4,6 +4,7 @@
 ``ebm_app.training.config``.
 """
 
+import math
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Len, Lt
@@ -157,3 +158,9 @@ class EBMConfig:
     def classes(self) -> tuple[str, ...]:
         """Return the name of each class, by default its label."""
         return self.class_names or tuple(map(str, range(self.num_classes)))
+
+
+def max_resolutions(height: int, width: int) -> int:
+    """Return the max number of resolutions: 1 + how often an image can be halved."""
+    common = math.gcd(height, width)
+    return 1 + (common & -common).bit_length() - 1

@@ -32,9 +32,9 @@ class ProbabilityFlowDensity(PointEstimator):
     - integral of div u, from x back to x_0.
 
     >>> from ebm_app import EBM
-    >>> density, x = EBM.from_pretrained("digits").density, torch.zeros(2, 1, 8, 8)
+    >>> model, x = EBM.from_pretrained("digits").model, torch.zeros(2, 1, 8, 8)
     >>> estimator = ProbabilityFlowDensity(num_steps=4, max_refinements=0, num_probes=1)
-    >>> estimator(density, x, density.end).nfe  # 5 evaluations, each with a backward pass
+    >>> estimator(model, x, model.end).nfe  # 5 evaluations, each with a backward pass
     10
 
     Args:

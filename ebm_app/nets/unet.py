@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ebm_app.config import UNetConfig
+from ebm_app.config import UNetConfig, max_resolutions
 from ebm_app.utils.errors import UserError
 
 
@@ -102,8 +102,8 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
     factor = 2 ** (resolutions - 1)
     if height % factor or width % factor:
         raise UserError(
-            f"Images of {height}x{width} cannot be halved {resolutions - 1} times. Use fewer "
-            "entries of block_out_channels, or resize the images."
+            f"Images of {height}x{width} cannot be halved {resolutions - 1} times. Use at most "
+            f"{max_resolutions(height, width)} entries of block_out_channels, or resize images."
         )
     for channels in config.block_out_channels:
         if channels % config.norm_num_groups:

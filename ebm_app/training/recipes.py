@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ebm_app.config import max_resolutions
 from ebm_app.training.config import Train
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
@@ -131,12 +132,6 @@ def input_frequencies(num_levels: int) -> tuple[float, ...]:
     """
     count = max(1, math.floor(math.log2(num_levels / 2)))
     return tuple(num_levels / 2**power for power in range(count, 0, -1))
-
-
-def max_resolutions(height: int, width: int) -> int:
-    """Return the max number of resolutions: 1 + how often an image can be halved."""
-    common = math.gcd(height, width)
-    return 1 + (common & -common).bit_length() - 1
 
 
 def network_settings(size: Size, image_shape: Sequence[int]) -> dict[str, Any]:

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import error_of, save_picture
-from ebm_app.training.settings import resolve
 from PIL import Image
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.held_out import labels_for
+from ebm_app.training.config import with_settings
+from ebm_app.training.ebm import make_config
+from ebm_app.training.recipes import recipe
 from ebm_app.utils.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -134,8 +136,9 @@ def test_classes_are_matched_by_name(tmp_path):
     assert (labels_for(model, unknown, "train") == -1).all()
     with pytest.raises(UserError, match="no class 'ant', only bee, cow"):
         labels_for(replace(model, num_classes=2, class_names=("bee", "cow")), data, "train")
-    settings, _ = resolve(data, {"classes": "all"})
-    assert settings.classes() == ("ant", "bee") and not resolve(data, {})[0].classes()
+    base = recipe(data.name, data.image_shape, data.num_levels)
+    labelled = make_config(with_settings(base, {"classes": "all"}), data)
+    assert labelled.classes() == ("ant", "bee") and not make_config(base, data).classes()
 
 
 def test_unclear_folders_are_reported(tmp_path):

@@ -6,12 +6,11 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import GREY, error_of
-from ebm_app.training.energy_task import Distillation, EnergyTask, energy_config
 from exact import F64, ExactBridge, ExactModel, density_of, normal, points, two_modes
 from torch import nn
 
 from ebm_app import EBM
-from ebm_app.config import Calibration, EarlyConfig, LoopConfig
+from ebm_app.config import Calibration, EarlyConfig
 from ebm_app.data.images import load_images
 from ebm_app.nets.energy_net import GAIN, EnergyModel
 from ebm_app.nets.level_mixture import LevelMixture
@@ -19,6 +18,8 @@ from ebm_app.nets.networks import time_score_net
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.time_score import MIN_NODES, TimeScoreModel
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.training.config import TrainEnergy
+from ebm_app.training.energy import Distillation, build_trainer, energy_config
 from ebm_app.utils.tensors import (
     CHUNK_SIZES,
     expand_like,
@@ -250,10 +251,10 @@ def test_student_starts_from_the_late_network_of_its_teacher(early):
     net = teacher.model.net.late if early else teacher.model.net
     for weight in net.last_layer.parameters():  # zero, and thus without time
         nn.init.normal_(weight, std=0.1)
-    config = LoopConfig(max_train_steps=1, train_batch_size=4)
-    task = EnergyTask(Accelerator(cpu=True), teacher, "grey", config, data)
-    student = task.model
-    assert task.settings()["teacher"] == {"model": "grey"}
+    config = TrainEnergy(model="grey", max_train_steps=1, train_batch_size=4)
+    trainer = build_trainer(Accelerator(cpu=True), config, teacher, data)
+    student = trainer.ebm
+    assert trainer.now.settings["train"]["model"] == "grey"
     assert student.config.prediction == ENERGY
     own, theirs = student.model.net.unet, net.unet
     assert torch.equal(own.time_embedding.linear_1.weight, theirs.time_embedding.linear_1.weight)

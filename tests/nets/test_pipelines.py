@@ -18,7 +18,6 @@ from diffusers import (
     PNDMScheduler,
     UNet2DModel,
 )
-from ebm_app.training.launch import latent_flow
 from exact import F64, normal
 
 from ebm_app import EBM
@@ -26,6 +25,7 @@ from ebm_app.anomaly import AnomalyDetector
 from ebm_app.folders import PIPELINE_FILE
 from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
 from ebm_app.sampling import DPMSampler
+from ebm_app.training.ebm import latent_flow
 
 BLOCKS = {
     "down_block_types": ("DownBlock2D",),

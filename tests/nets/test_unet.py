@@ -7,8 +7,8 @@ import torch
 from conftest import error_of
 from exact import F64, normal
 
-from ebm_app.config import UNetConfig
-from ebm_app.nets.unet import UNet, check_config, max_resolutions
+from ebm_app.config import UNetConfig, max_resolutions
+from ebm_app.nets.unet import UNet, check_config
 
 IMAGES = {(1, 8, 8): (8, 16), (1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}
 PLAIN = UNetConfig(block_out_channels=(8, 16), num_heads=2)
