@@ -6,7 +6,7 @@ ebm samplers mnist --run "dpm guidance=1" --run "dpm guidance=1.5"
 The table has one row per run. The last rows measure training images that were held out from the
 classifier; a perfect sampler would reach their values.
 
-- nfe: evaluations of the Stein score per image.
+- nfe: network evaluations per image: forward and backward passes.
 - frechet: Fréchet distance to the validation images, in the feature space of the classifier.
 - class_balance: frequency of the rarest class divided by that of the most frequent class.
 - clear_share: share of images whose predicted class has a probability of at least 0.9.

@@ -121,9 +121,15 @@ class EnergyModel(SteinScoreModel):
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             return sum_except_batch(self.terms(x, t))
 
+    def log_density_cost(self, t: float) -> int:
+        return 1
+
     def log_density_gradient(self, x: Tensor, t: Time) -> Tensor:
         """Return grad_x log p_t(x): (B, *). It is differentiable if autograd is enabled."""
         return self.score(x, t)
+
+    def gradient_cost(self, t: float) -> int:
+        return self.score_cost(t)
 
     def level_log_prob(self, levels: Tensor, x: Tensor, t: float) -> Tensor:
         """Return log P(levels | x_t = x) in nats per dimension by the decoder, (B, *) float64."""

@@ -25,8 +25,8 @@ class LogDensityEstimate(NamedTuple):
         value: (B,) float64, in nats.
         error: (B,), estimate of the numerical error, in nats; NaN if unknown.
         components: (B, *), per-dimension terms that sum to ``value``, or None.
-        nfe: forward and backward passes of the network per point. A backward pass with respect to
-            the input costs about as much as a forward pass.
+        nfe: network evaluations per point: forward and backward passes. A backward pass with
+            respect to the input costs about as much as a forward pass.
     """
 
     value: Tensor
@@ -48,7 +48,7 @@ class TimeScore(Marginals, Protocol):
     """Density with a time score d/dt log p_t(x), in nats per unit of t.
 
     Attributes:
-        passes: network passes per call of ``time_score``, see ``LogDensityEstimate.nfe``.
+        passes: network evaluations of a call of ``time_score``, see ``LogDensityEstimate.nfe``.
     """
 
     passes: int
@@ -72,7 +72,7 @@ class SteinScore(Marginals, Protocol):
         """Return grad_x log p_t(x): (B, *). It is differentiable if autograd is enabled."""
 
     def score_cost(self, t: float) -> int:
-        """Return the number of network passes per call of ``score``, see
+        """Return the network evaluations (NFE) of a call of ``score``, see
         ``LogDensityEstimate.nfe``."""
 
     def at(self, rows: Tensor) -> Self:
@@ -87,8 +87,14 @@ class LogDensity(SteinScore, Protocol):
         """Return log p_t(x): (B,) float64. Values are infinite or NaN if the network
         overflows."""
 
+    def log_density_cost(self, t: float) -> int:
+        """Return the network evaluations (NFE) of a call of ``log_density``."""
+
     def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
         """Return the gradient of ``log_density``: (B, *)."""
+
+    def gradient_cost(self, t: float) -> int:
+        """Return the network evaluations (NFE) of a call of ``log_density_gradient``."""
 
     def with_nodes(self, num_nodes: int) -> Self:
         """Return a copy with another number of quadrature nodes, if it uses any."""
@@ -100,6 +106,26 @@ class LevelDecoder(Marginals, Protocol):
 
     def level_log_prob(self, levels: Tensor, x: Tensor, t: float) -> Tensor:
         """Return log P(levels | x_t = x) in nats per dimension: (B, *) float64."""
+
+
+class Counter:
+    """Counts the network evaluations per point of the functions of a model.
+
+    Attributes:
+        nfe: evaluations so far.
+    """
+
+    def __init__(self) -> None:
+        self.nfe = 0
+
+    def count(self, function: Score, cost: Callable[[float], int]) -> Score:
+        """Return a function of (x, t) whose calls are counted, with the cost of a call at t."""
+
+        def counted(x: Tensor, t: float) -> Tensor:
+            self.nfe += cost(t)
+            return function(x, t)
+
+        return counted
 
 
 #: Protocol or class -> (quantity, models that provide it), for error messages

@@ -66,7 +66,7 @@ class TimeScoreModel(PathModel, ABC):
     torch.Size([2])
     """
 
-    #: Network passes per call of ``time_score``
+    #: Network evaluations of a forward pass of the model
     passes: ClassVar[int] = 1
 
     def __init__(self, path: GaussianPath, eps: float, num_nodes: int = 32) -> None:
@@ -174,10 +174,18 @@ class TimeScoreModel(PathModel, ABC):
         groups = zip(x.split(counts.tolist()), times.tolist(), strict=True)
         return torch.cat([self.log_density_gradient(group, time) for group, time in groups])
 
+    def log_density_cost(self, t: float) -> int:
+        """Return the network evaluations of a call of ``log_density``: one per node."""
+        return self.passes * len(self._rule(self.start, t).nodes)
+
+    def gradient_cost(self, t: float) -> int:
+        """Return the network evaluations of a call of ``log_density_gradient``: a forward and a
+        backward pass per node."""
+        return 2 * self.log_density_cost(t)
+
     def score_cost(self, t: float) -> int:
-        """Return the number of network passes per call of ``score``: a forward and a backward pass
-        per node."""
-        return 2 * len(self._rule(self.start, t).nodes)
+        """Return the network evaluations of a call of ``score``."""
+        return self.gradient_cost(t)
 
     def _at_nodes(self, function: ChunkFunction, x: Tensor, rule: Rule) -> Tensor:
         """Evaluate a function of (x, t) for x (B, *) at the n nodes of a rule: (n, B, *)."""
@@ -202,8 +210,10 @@ class SteinScoreModel(TimeScoreModel):
         return self.output(x, t).score
 
     def score_cost(self, t: float) -> int:
-        """Return the number of network passes per call of ``score``."""
-        return self.passes
+        """Return the network evaluations of a call of ``score``, two with guidance."""
+        is_guided = self.labels is not None and self.guidance != 1
+        is_guided = is_guided and self.uses_labels(torch.tensor([t], dtype=torch.float64))
+        return 2 * self.passes if is_guided else self.passes
 
 
 PROVIDERS[SteinScoreModel] = (

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import LogDensity, Marginals, SteinScore, require
+from ebm_app.nets.protocols import Counter, LogDensity, Marginals, SteinScore, require
 from ebm_app.paths.base import SCHEDULES
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.sampling.hmc import IntermediateDistribution, Target, adapt, anneal
@@ -64,8 +64,8 @@ class AnnealedHMC(Sampler):
     def iterate(
         self, model: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
-        times, nfe = self._times(model, x0[0].numel()), 0
-        distributions = self._distributions(model, times)
+        times, counter = self._times(model, x0[0].numel()), Counter()
+        distributions = self._distributions(model, times, counter)
         records = anneal(
             x0,
             distributions,
@@ -74,22 +74,26 @@ class AnnealedHMC(Sampler):
             scale=self.step_size,
         )
         for index, record in enumerate(records, 1):
-            nfe, x = nfe + record.nfe, record.state.position
+            x = record.state.position
             if index == len(times):
                 x = denoised(model, x, record.state.field, times[-1].item())
-            yield Frame(x, index, len(times), nfe, record.acceptance)
+            yield Frame(x, index, len(times), counter.nfe, record.acceptance)
 
     def count_steps(self, model: Marginals, num_dims: int) -> int:
         return len(self._times(model, num_dims))
 
-    def _distributions(self, model: SteinScore, times: Tensor) -> list[IntermediateDistribution]:
+    def _distributions(
+        self, model: SteinScore, times: Tensor, counter: Counter
+    ) -> list[IntermediateDistribution]:
         if isinstance(model, LogDensity):
             model = model.with_nodes(NUM_NODES)
-        score, log_density = model.score, None
+        score, log_density = counter.count(model.score, model.score_cost), None
         if self.score == "integral":
-            score = require(model, LogDensity, "score=integral").log_density_gradient
+            exact = require(model, LogDensity, "score=integral")
+            score = counter.count(exact.log_density_gradient, exact.gradient_cost)
         if self.acceptance == "energy":
-            log_density = require(model, LogDensity, "acceptance=energy").log_density
+            exact = require(model, LogDensity, "acceptance=energy")
+            log_density = counter.count(exact.log_density, exact.log_density_cost)
         distributions = []
         deviations = model.path.variance(times).sqrt()
         for t, deviation in zip(times.tolist(), deviations, strict=True):

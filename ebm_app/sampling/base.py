@@ -18,7 +18,7 @@ class Frame(NamedTuple):
     """Points ``x`` (B, *) in the space of the path after ``step`` of ``num_steps`` steps.
 
     Attributes:
-        nfe: evaluations of the Stein score so far.
+        nfe: network evaluations per point so far: forward and backward passes.
         acceptance: mean acceptance probability at the last temperature; None for a flow.
         log_density: (B,), of the last points before denoising, in nats; None if not computed.
     """

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import Marginals, SteinScore
+from ebm_app.nets.protocols import Counter, Marginals, SteinScore
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import LOG_SNR
 from ebm_app.paths.flow_solvers import Method, SolverSettings, solve_flow
@@ -69,18 +69,24 @@ class ProbabilityFlowSampler(FlowSampler):
     ) -> Iterator[Frame]:
         path, end = require_one_sided(model.path), end_time(model, START, self.end_variance)
         probes = None if self.num_probes is None else probes_for(self.num_probes, x0, PROBE_SEED)
-        flow = ProbabilityFlow(model.score, path, LOG_SNR, x0, (START, end), probes)
+        counter = Counter()
+        score = counter.count(model.score, model.score_cost)
+        flow = ProbabilityFlow(score, path, LOG_SNR, x0, (START, end), probes)
+        # each probe takes a backward pass
+        backward = 1 if probes is None else 1 + len(probes)
         settings = SolverSettings(self.num_steps, self.rtol, self.atol)
         for state in solve_flow(flow, self.method, settings):
             if state.s < 1:
-                yield Frame(state.x, round(state.s * self.num_steps), self.num_steps, state.nfe)
+                step = round(state.s * self.num_steps)
+                yield Frame(state.x, step, self.num_steps, backward * counter.nfe)
         log_density = None
         if self.num_probes is not None:
             log_det = state.log_det.mean(0) if self.num_probes else state.log_det.sum(0)
             log_density = sum_except_batch(path.reference_log_density(x0)) - log_det
         with torch.no_grad():
             x = denoised(model, state.x, model.score(state.x, end), end)
-        frame = Frame(x, self.num_steps, self.num_steps, state.nfe + 1)
+        nfe = backward * counter.nfe + model.score_cost(end)
+        frame = Frame(x, self.num_steps, self.num_steps, nfe)
         yield frame._replace(log_density=log_density)
 
 
@@ -114,10 +120,12 @@ class DPMSampler(FlowSampler):
         times = LOG_SNR.times(path, START, end, self.num_steps)
         alpha, sigma = path.alpha(times), path.variance(times).sqrt()
         log_ratio = (alpha / sigma).log()
+        counter = Counter()
+        score = counter.count(model.score, model.score_cost)
         x, previous = x0, None
         for index, t in enumerate(times[:-1].tolist()):
             with torch.no_grad():
-                current = denoised(model, x, model.score(x, t), t)
+                current = denoised(model, x, score(x, t), t)
             guess, h = current, log_ratio[index + 1] - log_ratio[index]
             if previous is not None:
                 factor = h / (2 * (log_ratio[index] - log_ratio[index - 1]))
@@ -129,7 +137,7 @@ class DPMSampler(FlowSampler):
                 z = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
                 x = x + sigma[index + 1] * (-torch.expm1(-2 * self.noise * h)).sqrt() * z
             if index + 1 < self.num_steps:
-                yield Frame(x, index + 1, self.num_steps, index + 1)
+                yield Frame(x, index + 1, self.num_steps, counter.nfe)
         with torch.no_grad():
-            x = denoised(model, x, model.score(x, end), end)
-        yield Frame(x, self.num_steps, self.num_steps, self.num_steps + 1)
+            x = denoised(model, x, score(x, end), end)
+        yield Frame(x, self.num_steps, self.num_steps, counter.nfe)

@@ -216,7 +216,6 @@ class AnnealingRecord(NamedTuple):
         log_ratio: log ratio of the transport, (B,).
         acceptance: mean acceptance probability; NaN without transitions.
         step_size: scaled step size after the transitions, () or (B,).
-        nfe: calls of the field, 1 + num_steps * num_leapfrog_steps.
     """
 
     entry: HMCState
@@ -224,7 +223,6 @@ class AnnealingRecord(NamedTuple):
     log_ratio: Tensor
     acceptance: float
     step_size: Tensor
-    nfe: int
 
 
 def anneal(
@@ -257,5 +255,4 @@ def anneal(
             scale = scale if adapt_scale is None else adapt_scale(scale, probability)
         position = state.position
         acceptance = torch.stack(rates).mean().item() if rates else float("nan")
-        nfe = 1 + num_steps * num_leapfrog_steps
-        yield AnnealingRecord(entry, state, log_ratio, acceptance, scale * step_size, nfe)
+        yield AnnealingRecord(entry, state, log_ratio, acceptance, scale * step_size)

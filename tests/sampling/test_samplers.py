@@ -73,10 +73,10 @@ def test_log_density_of_samples_matches_probability_flow():
 
 
 def test_frames_count_steps_and_evaluations():
-    frames = run(ProbabilityFlowSampler(num_steps=6), gaussian(head=0), normal((2, 3)))
+    frames = run(ProbabilityFlowSampler(num_steps=6), gaussian(), normal((2, 3)))
     assert [f.step for f in frames] == [1, 2, 3, 4, 5, 6]
     assert [f.nfe for f in frames] == [2, 3, 4, 5, 6, 8]  # the last one denoises
-    frames = run(RK4(num_steps=3), gaussian(head=0), normal((2, 3)))
+    frames = run(RK4(num_steps=3), gaussian(), normal((2, 3)))
     assert [(f.step, f.nfe) for f in frames] == [(1, 4), (2, 8), (3, 13)]
     rough, fine = (
         run(DOPRI5(rtol=tolerance, atol=tolerance), gaussian(), normal((2, 3)))
@@ -89,6 +89,26 @@ def test_frames_count_steps_and_evaluations():
     assert len(frames) == frames[0].num_steps == AnnealedHMC().count_steps(gaussian(), 4) == 15
     assert [f.nfe for f in frames] == [*(5 * k for k in range(1, 15)), 5 * 15 + 4 * 5]
     assert all(0 <= f.acceptance <= 1 for f in frames)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    (
+        ProbabilityFlowSampler(num_steps=4),
+        AnnealedHMC(num_temperatures=3, score="integral", acceptance="energy"),
+    ),
+)
+def test_a_model_without_head_counts_both_passes_at_every_node(sampler):
+    density, points, backward = gaussian(head=0, nodes=4), 0, 0
+
+    def forward_hook(module, inputs, output):
+        nonlocal points, backward
+        points += len(inputs[0])
+        backward += len(inputs[0]) if inputs[0].requires_grad else 0
+
+    density.register_forward_hook(forward_hook)
+    *_, last = run(sampler, density, normal((2, 3)))
+    assert last.nfe == (points + backward) / 2 and 0 < backward <= points
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
