@@ -25,7 +25,7 @@ from torch import Tensor
 NARROW, WIDE = 0.7, 1.4
 #: Levels summed on each side of the nearest level: about 6 standard deviations at most
 REACH = 8
-#: Added variance in squared bins, because the deviance of CTSM-m is infinite at variance 0
+#: Added variance in squared bins, because the Poisson deviance is infinite at variance 0
 FLOOR = 1e-6
 #: Min log weight; smaller weights are negligible, and exp is slow when it underflows
 MIN_LOG_WEIGHT = -80.0
