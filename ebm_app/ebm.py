@@ -25,7 +25,7 @@ from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
 from ebm_app.nets.path_model import PathModel
 from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
 from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.pretrained import PretrainedModel
+from ebm_app.pretrained import PretrainedModel, available_device
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame
 from ebm_app.spaces import build_space
@@ -166,7 +166,7 @@ class EBM(PretrainedModel):
         settings = {"space": "display", "dequantisation": "decoder"}
         config = EBMConfig(dataset, shape, levels, path=PathConfig("denoiser"), **settings)
         ebm = cls(config, model).eval()
-        return ebm if device is None else ebm.to(device)
+        return ebm if device is None else ebm.to(available_device(device))
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         if not isinstance(self.model, TimeScoreModel):

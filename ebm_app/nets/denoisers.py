@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from types import MethodType
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -127,7 +127,7 @@ class AlphasCumprod:
     def log_snr(self, step: Tensor) -> Tensor:
         """Return the interpolated log(abar / (1 - abar)) at real-valued steps (B,): (B,)
         float64."""
-        step, ratios = step.double(), self.log_ratios.to(step.device)
+        step, ratios = step.double(), self.log_ratios.to(step.device, non_blocking=True)
         low = step.detach().long().clamp(0, len(ratios) - 2)
         return ratios[low] + (step - low) * (ratios[low + 1] - ratios[low])
 
@@ -138,13 +138,17 @@ class AlphasCumprod:
         return torch.sigmoid(-self.log_snr(time)).sqrt()
 
 
-class Coefficients(NamedTuple):
-    """alpha and sigma of a schedule and their derivatives by its time, (B, 1, 1, 1) each."""
+class Coefficients:
+    """alpha and sigma of a schedule at times (B,), (B, 1, 1, 1) each in the dtype of x."""
 
-    alpha: Tensor
-    sigma: Tensor
-    alpha_dt: Tensor
-    sigma_dt: Tensor
+    def __init__(self, schedule: NoiseSchedule, time: Tensor, x: Tensor) -> None:
+        self.functions, self.time, self.x = (schedule.alpha, schedule.sigma), time, x
+        self.alpha, self.sigma = (expand_like(function(time), x) for function in self.functions)
+
+    def rates(self) -> tuple[Tensor, Tensor]:
+        """Return the derivatives of alpha and sigma by time."""
+        alpha_dt, sigma_dt = (derivative(function, self.time) for function in self.functions)
+        return expand_like(alpha_dt, self.x), expand_like(sigma_dt, self.x)
 
 
 def _noise_of_v(x: Tensor, out: Tensor, at: Coefficients) -> Tensor:
@@ -154,8 +158,8 @@ def _noise_of_v(x: Tensor, out: Tensor, at: Coefficients) -> Tensor:
 
 def _noise_of_velocity(x: Tensor, out: Tensor, at: Coefficients) -> Tensor:
     # alpha velocity - alpha' x = (alpha sigma' - alpha' sigma) e
-    determinant = at.alpha * at.sigma_dt - at.alpha_dt * at.sigma
-    return (at.alpha * out - at.alpha_dt * x) / determinant
+    alpha_dt, sigma_dt = at.rates()
+    return (at.alpha * out - alpha_dt * x) / (at.alpha * sigma_dt - alpha_dt * at.sigma)
 
 
 #: Prediction -> function (x, network output, coefficients) -> E[e | x], see the module docstring
@@ -215,10 +219,7 @@ class DenoiserModel(PathModel):
             UserError: for a prediction that is not a tensor of the shape of x.
         """
         time = own_time(self.schedule, t)
-        functions = (self.schedule.alpha, self.schedule.sigma)
-        values = [function(time) for function in functions]
-        rates = [derivative(function, time) for function in functions]
-        at = Coefficients(*(expand_like(value, x) for value in values + rates))
+        at = Coefficients(self.schedule, time, x)
         own = torch.hypot(at.alpha, at.sigma) * x
         out = self.net(own, time.to(x.dtype))
         if not isinstance(out, Tensor) or out.shape != x.shape:

@@ -284,6 +284,7 @@ def test_wrong_arguments_are_reported(net):
 
     assert "unknown prediction 'epsilon'" in error(prediction="epsilon")
     assert "got a dict" in error(net={})
+    assert "gpu" in error(device="gpu")
     assert "image_shape" in error(shape=(8, 8)) and "num_levels" in error(num_levels=1)
     assert "schedule" in error(schedule=torch.ones(3))
     rising, falling = (lambda u: u), (lambda u: 1 - u)
