@@ -71,7 +71,7 @@ class NoiseSchedule(Protocol):
 class AlphaSigma:
     """Schedule in continuous time. The network gets times between ``t_noise`` and ``t_data``.
 
-    >>> flow_matching = AlphaSigma(lambda u: u, lambda u: 1 - u, t_noise=1e-3, t_data=0.999)
+    >>> flow_matching = AlphaSigma(lambda u: u, lambda u: 1 - u, t_noise=1e-3, t_data=0.998)
     >>> edm = AlphaSigma(torch.ones_like, lambda sigma: sigma, t_noise=80.0, t_data=0.002)
     >>> edm.sigma(torch.tensor([0.5]))
     tensor([0.5000])
@@ -80,8 +80,10 @@ class AlphaSigma:
         alpha, sigma: elementwise torch functions of times (B,), which are differentiated.
         t_noise: time with most noise. There, alpha / sigma should be 0.01 or less, because p at
             this time is replaced by noise.
-        t_data: time with least noise, at which grey levels are decoded. A good choice is sigma /
-            alpha between 0.002 and 0.005 for 256 levels; the network must be trained up to it.
+        t_data: time with least noise, at which grey levels are decoded. Noise costs bits: for
+            independent pixels of standard deviation 2.5 of 256 levels, sigma / alpha = 0.01 costs
+            0.16 bits per dim, 0.004 costs 0.03, and 0.002 at most 0.01. The network must be
+            trained up to this time.
     """
 
     alpha: TimeFunction

@@ -26,7 +26,6 @@ from ebm_app.folders import PIPELINE_FILE
 from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
 from ebm_app.sampling import DPMSampler
 from ebm_app.training.launch import latent_flow
-from ebm_app.utils.tensors import expand_like
 
 BLOCKS = {
     "down_block_types": ("DownBlock2D",),
@@ -54,8 +53,8 @@ class ExactNet(UNet2DModel):
         ratio = torch.lerp(self.ratios[low], self.ratios[low + 1], step - low)
         a, s = torch.sigmoid(ratio).sqrt(), torch.sigmoid(-ratio).sqrt()
         e, x1 = self.data.expectations(x, a, s)
-        v = expand_like(a, x) * e - expand_like(s, x) * x1
-        out = {"epsilon": e, "v_prediction": v, "sample": x1}[self.kind]
+        a, s = a.reshape(-1, 1, 1, 1), s.reshape(-1, 1, 1, 1)
+        out = {"epsilon": e, "v_prediction": a * e - s * x1, "sample": x1}[self.kind]
         return SimpleNamespace(sample=torch.cat([out, out + 1], 1))
 
 
