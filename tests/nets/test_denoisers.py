@@ -161,7 +161,7 @@ def test_samples_have_the_pixels_of_the_data():
     *_, last = DPMSampler(40).iterate(ebm.model, normal((200, *SHAPE)), None)
     assert (last.x > 0).double().mean() == pytest.approx(0.5, abs=0.03)
     assert last.x.abs().mean() == pytest.approx(0.5, abs=0.02)
-    found = ebm.sample(3, "pf_ode", seed=1)
+    found = ebm.sample(3, seed=1)
     assert found.shape == (3, *SHAPE) and (found * 255 - (found * 255).round()).abs().max() < 1e-4
 
 
