@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ebm_app.ebm import EBM
     from ebm_app.flow import Flow
     from ebm_app.likelihood import ESTIMATORS
+    from ebm_app.nets.denoisers import AlphasCumprod, AlphaSigma
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
     from ebm_app.ratios.ctsm import CTSMRatio
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Public names and their modules, imported at first use because importing takes seconds
 HOMES = {
+    "AlphaSigma": "nets.denoisers",
+    "AlphasCumprod": "nets.denoisers",
     "CTSMRatio": "ratios.ctsm",
     "EBM": "ebm",
     "Flow": "flow",

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ebm_app.config import EBMConfig
+from ebm_app.config import EBMConfig, ImageShape, PathConfig
 from ebm_app.data.levels import quantise
 from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
 from ebm_app.likelihood import Estimator, make_estimator
@@ -21,10 +21,11 @@ from ebm_app.likelihood.bits import (
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.likelihood.noise import noise_for
 from ebm_app.nets.build import build_model
+from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
 from ebm_app.nets.path_model import PathModel
 from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
 from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.pretrained import PretrainedModel
+from ebm_app.pretrained import PretrainedModel, available_device
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame
 from ebm_app.spaces import build_space
@@ -89,29 +90,87 @@ class EBM(PretrainedModel):
         return super().from_pretrained(folder, device, allow_edited_config)
 
     @classmethod
-    def from_diffusers(cls, pipeline: Any, device: str = "cpu", num_levels: int = 256) -> Self:
-        """Wrap the diffusion model of a diffusers pipeline without copying its weights. It has no
-        time score, so the available estimators are "elbo" and "probability_flow".
+    def from_denoiser(
+        cls,
+        net: Denoiser,
+        image_shape: tuple[int, int, int],
+        prediction: str,
+        schedule: NoiseSchedule,
+        num_levels: int = 256,
+        device: str | None = None,
+    ) -> Self:
+        r"""Wrap a denoising network of any library without copying its weights: a diffusion model
+        or a flow matching model on x_u = alpha_u x1 + sigma_u e, where e ~ N(0, I). It has no time
+        score, so the available estimators are "elbo" and "probability_flow".
+
+        >>> from ebm_app import AlphaSigma
+        >>> def net(x, u):  # E[e - x1 | x] for images x1 = 0
+        ...     return x / u.reshape(-1, 1, 1, 1)
+        >>> schedule = AlphaSigma(lambda u: 1 - u, lambda u: u, t_noise=0.999, t_data=0.005)
+        >>> ebm = EBM.from_denoiser(net, (1, 8, 8), "velocity", schedule)
+        >>> ebm.log_prob(torch.full((1, 1, 8, 8), 127 / 255)).shape
+        torch.Size([1])
+
+        Args:
+            net: (x (B, C, H, W), time u (B,)) -> prediction (B, C, H, W). x has the scale of x_u
+                for images x1 in [-1, 1]: level k of L is 2 k / (L - 1) - 1. A module is evaluated
+                in evaluation mode, but its own mode never changes. A function is called as it is:
+                set modules that it uses to evaluation mode.
+            image_shape: (C, H, W).
+            prediction: what the network predicts: "noise", E[e | x_u]; "x0", E[x1 | x_u]; "v",
+                E[alpha e - sigma x1 | x_u]; "velocity", E[dx_u/du | x_u]; or "score", grad log
+                p_u(x_u).
+            schedule: ``AlphasCumprod`` for discrete steps, or ``AlphaSigma`` for functions alpha
+                and sigma of a continuous time.
+            num_levels: number of grey levels L of the training images.
+            device: device to which the network is moved. Default: the device of its weights; the
+                CPU for a function.
+
+        Raises:
+            UserError: for a prediction or schedule that is not supported, and when the network is
+                evaluated, for a prediction of another shape.
+        """
+        model = DenoiserModel(net, prediction, schedule)
+        return cls._of_denoiser(model, "denoiser", image_shape, num_levels, device)
+
+    @classmethod
+    def from_diffusers(
+        cls, pipeline: Any, device: str | None = None, num_levels: int = 256
+    ) -> Self:
+        """Wrap the diffusion model of a diffusers pipeline, see ``from_denoiser``.
 
         Args:
             pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; the folder or hub id of one, with
-                safetensors weights; or a pair of a ``UNet2DModel`` and a scheduler. The training
-                mode of the network is unchanged.
-            num_levels: number of grey levels L of the training images. The network receives level
-                k as 2 k / (L - 1) - 1.
+                safetensors weights; or a pair of a ``UNet2DModel`` and a scheduler.
+            device, num_levels: as for ``from_denoiser``.
 
         Raises:
             UserError: for an unsupported pipeline, network or scheduler.
         """
         from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes seconds
 
-        num_levels = check_argument(NumLevels, "num_levels", num_levels)
-        model, config = read_pipeline(pipeline, num_levels)
-        return cls(config, model).to(device).eval()
+        model, image_shape = read_pipeline(pipeline)
+        return cls._of_denoiser(model, "diffusers", image_shape, num_levels, device)
+
+    @classmethod
+    def _of_denoiser(
+        cls,
+        model: DenoiserModel,
+        dataset: str,
+        image_shape: tuple[int, int, int],
+        num_levels: int,
+        device: str | None,
+    ) -> Self:
+        shape = check_argument(ImageShape, "image_shape", image_shape)
+        levels = check_argument(NumLevels, "num_levels", num_levels)
+        settings = {"space": "display", "dequantisation": "decoder"}
+        config = EBMConfig(dataset, shape, levels, path=PathConfig("denoiser"), **settings)
+        ebm = cls(config, model).eval()
+        return ebm if device is None else ebm.to(available_device(device))
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         if not isinstance(self.model, TimeScoreModel):
-            raise UserError("This model is a diffusers pipeline. Save the pipeline instead.")
+            raise UserError("This model is a denoiser. Save its network or pipeline instead.")
         super().save_pretrained(folder)
 
     def energy(self, x: Tensor, t: float = 1.0) -> Tensor:
@@ -130,8 +189,8 @@ class EBM(PretrainedModel):
             (B,) float64.
 
         Raises:
-            UserError: for points of the wrong shape, a time outside [0, 1], and a diffusers
-                pipeline, which has no log density.
+            UserError: for points of the wrong shape, a time outside [0, 1], and a denoiser,
+                which has no log density.
         """
         model = require(self.model, LogDensity, "EBM.energy")
         return -self._evaluate(model.log_density, x, t)
@@ -155,8 +214,8 @@ class EBM(PretrainedModel):
             x, t: as for ``energy``.
 
         Raises:
-            UserError: for points of the wrong shape, a time outside [0, 1], and a diffusers
-                pipeline, which has no time score.
+            UserError: for points of the wrong shape, a time outside [0, 1], and a denoiser,
+                which has no time score.
         """
         model = require(self.model, TimeScore, "EBM.time_score")
         return self._evaluate(model.time_score, x, t)

@@ -132,12 +132,7 @@ class PretrainedModel(nn.Module):
                 of model.
         """
         folder = find_folder(name_or_path)
-        try:
-            device = torch.empty(0, device=device).device
-        except (RuntimeError, TypeError, ValueError, AssertionError):
-            raise UserError(
-                f"Device {shorten(repr(device))} is not available. Use cpu, or cuda."
-            ) from None
+        device = available_device(device)
         config = read_config(cls.config_class, folder, cls.kind, allow_edited_config)
         # check names and shapes on the meta device before allocating weights
         with torch.device("meta"):
@@ -205,6 +200,20 @@ class PretrainedModel(nn.Module):
                     f"Could not upload the model to '{repository}': {first_line(error)}"
                 ) from None
         return commit.commit_url
+
+
+def available_device(device: str) -> torch.device:
+    """Return the device with a name.
+
+    Raises:
+        UserError: for a device that is not available.
+    """
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, TypeError, ValueError, AssertionError):
+        raise UserError(
+            f"Device {shorten(repr(device))} is not available. Use cpu, or cuda."
+        ) from None
 
 
 def fingerprint(model: nn.Module) -> str:

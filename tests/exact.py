@@ -247,6 +247,33 @@ def two_modes(path, eps, shape, stein_channels=0):
     return ExactModel(path, eps, means, (0.4, 0.4), (0.3, 0.7), stein_channels)
 
 
+class PixelMixture:
+    """Independent pixels x1 from an equal mixture of N(mean, std^2), seen as x = a x1 + s e."""
+
+    def __init__(self, means, std):
+        self.means, self.std = torch.tensor(means, dtype=F64), std
+
+    def draw(self, shape, seed=0):
+        modes = (normal(shape, seed + 50) > 0).long() % len(self.means)
+        return self.means[modes] + self.std * normal(shape, seed)
+
+    def log_density(self, x, a, s):
+        """Return log p(x) (B,) for floats a and s."""
+        variance = (a * self.std) ** 2 + s**2
+        squares = torch.stack([(x - a * mean).square() for mean in self.means])
+        log_p = (-squares / (2 * variance)).logsumexp(0) - math.log(len(self.means))
+        return (log_p - math.log(2 * math.pi * variance) / 2).flatten(1).sum(1)
+
+    def expectations(self, x, a, s):
+        """Return E[e | x] and E[x1 | x] (B, C, H, W) for a and s (B,)."""
+        a, s = (expand_like(value, x) for value in (a, s))
+        means = self.means.reshape(-1, 1, 1, 1, 1)
+        variance, gaps = (a * self.std) ** 2 + s**2, x - a * means
+        weights = torch.softmax(-(gaps**2) / (2 * variance), 0)
+        e = s * (weights * gaps / variance).sum(0)
+        return e, (weights * (gaps * a * self.std**2 / variance + means)).sum(0)
+
+
 def points(model, shape, num=6):
     """Draw points (num, *): half from the data, half from N(0, I)."""
     return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])

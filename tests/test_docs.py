@@ -29,7 +29,7 @@ from ebm_app.paths import PATHS
 from ebm_app.spaces import SPACES
 
 #: Marks of pages whose snippets take more than five seconds.
-MARKS = dict.fromkeys(("README", "sampling", "likelihood"), pytest.mark.process)
+MARKS = dict.fromkeys(("README", "sampling", "likelihood", "diffusers"), pytest.mark.process)
 MARKS |= {"ratios": pytest.mark.slow}
 REGISTRIES = (PATHS, NETS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
 COMMANDS = {

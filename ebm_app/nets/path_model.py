@@ -1,6 +1,6 @@
 r"""Models of the marginals p_t of a path: their times, class labels and inputs.
 
-``PathModel`` is the base of ``TimeScoreModel``, ``EnergyModel`` and ``PipelineModel``. A model
+``PathModel`` is the base of ``TimeScoreModel``, ``EnergyModel`` and ``DenoiserModel``. A model
 never changes: ``conditioned_on``, ``with_eps`` and ``with_nodes`` return copies that share the
 weights.
 """

@@ -1,129 +1,51 @@
-"""Diffusion models of diffusers, on the path of the scheduler."""
+"""Diffusion models of diffusers, as denoisers with the schedule of their scheduler."""
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import diffusers
-import torch
 from torch import Tensor, nn
 
-from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.folders import PIPELINE_FILE, find_folder, first_line
-from ebm_app.nets.path_model import PathModel, expand_time
-from ebm_app.nets.protocols import Time
-from ebm_app.paths import LogSNRPath
+from ebm_app.nets.denoisers import AlphasCumprod, DenoiserModel
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import read_json
 from ebm_app.utils.random import initial_weights
 from ebm_app.utils.registry import choose
-from ebm_app.utils.tensors import expand_like
 
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")
 SCHEDULERS = ("DDPMScheduler", "DDIMScheduler", "EulerDiscreteScheduler")
 WEIGHTS = "diffusion_pytorch_model"
-#: Value with which ``EulerDiscreteScheduler`` replaces abar = 0 at zero terminal SNR
-NO_SIGNAL = 2.0**-24
-#: Prediction type -> function (x, network output, a, s) -> noise e in x = a x1 + s e
-NOISE_OF: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
-    "epsilon": lambda x, out, a, s: out,
-    "v_prediction": lambda x, out, a, s: a * out + s * x,
-    "sample": lambda x, out, a, s: (x - a * out) / s,
-}
+#: Prediction type of a scheduler -> key of ``NOISE_OF``
+PREDICTION_TYPES = {"epsilon": "noise", "v_prediction": "v", "sample": "x0"}
 
 
-class PipelineModel(PathModel):
-    r"""Noise prediction network of a diffusers pipeline, with a Stein score but no time score.
-
-    Step i of the scheduler has alpha_i^2 = abar_i and v_i = 1 - abar_i. The path interpolates
-    these noise levels linearly in l = log(abar / (1 - abar)), from t = 0 at the last step to t = 1
-    at the first step. Between steps, the network gets a real-valued step, linear in l. Final steps
-    without signal (abar up to ``NO_SIGNAL``) are left out.
-
-    >>> from diffusers import DDPMScheduler, UNet2DModel
-    >>> blocks = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",)}
-    >>> net = UNet2DModel(8, 1, 1, block_out_channels=(32,), **blocks)
-    >>> model = PipelineModel(net, DDPMScheduler().alphas_cumprod, "epsilon", 1)
-    >>> round(model.step(torch.tensor([0.0, 1.0], dtype=torch.float64))[0].item(), 6)
-    999.0
+class UNetSample(nn.Module):
+    """Network of a pipeline as a ``Denoiser``: the first C channels of its ``sample``.
 
     Args:
-        net: (x (B, C, H, W), step (B,)) -> object whose ``sample`` has the prediction in the first
-            C channels. It is not copied, and evaluated in evaluation mode.
-        abar: (N,), ``alphas_cumprod`` of the scheduler.
-        prediction: a key of ``NOISE_OF``.
+        unet: (x (B, C, H, W), step (B,)) -> object whose ``sample`` has the prediction in the
+            first C channels.
         channels: C.
-
-    Raises:
-        UserError: for an unknown prediction, or noise levels that are not increasing.
     """
 
-    def __init__(self, net: nn.Module, abar: Tensor, prediction: str, channels: int) -> None:
-        noise_of = NOISE_OF[choose("prediction_type", prediction, NOISE_OF)]
-        abar = abar.detach().cpu().double()
-        abar = abar[: max(1, int((abar > NO_SIGNAL).sum()))]
-        ratios = (abar.log() - torch.log1p(-abar)).flip(0)
-        if len(ratios) < 3 or not (ratios.isfinite().all() and (ratios.diff() > 0).all()):
-            raise UserError(
-                "The scheduler's noise does not increase with every step. Use a scheduler with "
-                "betas between 0 and 1."
-            )
-        super().__init__(LogSNRPath(ratios[0].item(), ratios[-1].item()), (0.0, 1.0))
-        self.net, self.channels, self.noise_of, self.eps = net, channels, noise_of, 0.0
-        self.times = (ratios - ratios[0]) / (ratios[-1] - ratios[0])
+    def __init__(self, unet: nn.Module, channels: int) -> None:
+        super().__init__()
+        self.unet, self.channels = unet, channels
 
-    def step(self, t: Tensor) -> Tensor:
-        """Return the real-valued step (B,) of the scheduler at t (B,) float64."""
-        times = self.times.to(t.device)
-        right = torch.searchsorted(times, t.contiguous()).clamp(1, len(times) - 1)
-        low, high = times[right - 1], times[right]
-        return len(times) - right - ((t - low) / (high - low)).clamp(0, 1)
-
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        """Return the predicted noise in x (B, C, H, W) at t (B,) float64: (B, C, H, W)."""
-        step = self.step(t).to(x.dtype)
-        with evaluating(self.net):
-            out = self.net(x, step).sample[:, : self.channels].to(x.dtype)
-        alpha, sigma = self.path.alpha(t), self.path.variance(t).sqrt()
-        return self.noise_of(x, out, expand_like(alpha, x), expand_like(sigma, x))
-
-    def score(self, x: Tensor, t: Time) -> Tensor:
-        """Return grad_x log p_t(x) = -noise / sqrt(v_t): (B, *)."""
-        times = expand_time(t, x)
-        return -self(x, times) / expand_like(self.path.variance(times).sqrt(), x)
-
-    def score_cost(self, t: float) -> int:
-        """Return the number of network passes per call of ``score``."""
-        return 1
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of this module, but not of the network."""
-        self.training = mode
-        return self
+    def forward(self, x: Tensor, step: Tensor) -> Tensor:
+        return self.unet(x, step).sample[:, : self.channels]
 
 
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Set a network to evaluation mode, and restore the mode of each module afterwards."""
-    training = [module for module in net.modules() if module.training]
-    try:
-        net.eval()
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def read_pipeline(source: Any, num_levels: int) -> tuple[PipelineModel, EBMConfig]:
-    """Return the model and configuration of a pipeline.
+def read_pipeline(source: Any) -> tuple[DenoiserModel, tuple[int, int, int]]:
+    """Return the model of a pipeline and the shape (C, H, W) of its images.
 
     Args:
         source: a pipeline, its folder or hub id, or a pair of a ``UNet2DModel`` and a scheduler. A
             predicted variance (2 C output channels) is ignored with a warning.
-        num_levels: number of grey levels of the images.
 
     Raises:
         UserError: for an unsupported pipeline, network, scheduler or setting, and files that
@@ -141,9 +63,7 @@ def read_pipeline(source: Any, num_levels: int) -> tuple[PipelineModel, EBMConfi
             f"Expected a DDPMPipeline, its folder or hub id, or a pair of a UNet2DModel and a "
             f"scheduler, got a {type(source).__name__}."
         )
-    model, image_shape = _model(net, scheduler)
-    settings = {"space": "display", "dequantisation": "decoder", "path": PathConfig("scheduler")}
-    return model, EBMConfig("diffusers", image_shape, num_levels, **settings)
+    return _model(net, scheduler)
 
 
 def _check_kind(kind: str, supported: Sequence[str]) -> None:
@@ -198,7 +118,7 @@ def _scheduler_file(folder: Path) -> Path:
     )
 
 
-def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int]]:
+def _model(net: Any, scheduler: Any) -> tuple[DenoiserModel, tuple[int, int, int]]:
     _check_kind(type(scheduler).__name__, SCHEDULERS)
     if not isinstance(net, diffusers.UNet2DModel):
         raise UserError(f"Expected a UNet2DModel, got a {type(net).__name__}.")
@@ -227,6 +147,7 @@ def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int
         )
     size = config.sample_size
     height, width = (size, size) if isinstance(size, int) else size
-    prediction = scheduler.config.prediction_type
-    model = PipelineModel(net, scheduler.alphas_cumprod, prediction, channels)
+    kind = choose("prediction_type", scheduler.config.prediction_type, PREDICTION_TYPES)
+    schedule = AlphasCumprod(scheduler.alphas_cumprod)
+    model = DenoiserModel(UNetSample(net, channels), PREDICTION_TYPES[kind], schedule)
     return model, (channels, height, width)

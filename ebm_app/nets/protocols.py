@@ -131,7 +131,7 @@ class Counter:
 #: Protocol or class -> (quantity, models that provide it), for error messages
 PROVIDERS: dict[type, tuple[str, str]] = {
     TimeScore: ("a time score", "models trained with this package"),
-    SteinScore: ("a Stein score", "models trained with this package and diffusers pipelines"),
+    SteinScore: ("a Stein score", "models trained with this package and denoisers"),
     LogDensity: ("a log density", "models trained with this package"),
     LevelDecoder: ("a decoder of grey levels", "models that predict posterior moments"),
 }

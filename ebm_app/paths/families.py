@@ -2,6 +2,7 @@
 two densities."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from ebm_app.paths.base import GaussianPath, PathSample
 from ebm_app.paths.one_sided import OneSidedPath
 from ebm_app.utils.fields import NonNegative, check_argument
+from ebm_app.utils.tensors import derivative
 
 
 def arc_length_integral(s: Tensor, one_minus_s2: Tensor, k: float) -> Tensor:
@@ -74,27 +76,34 @@ class VPPath(VariancePreservingPath):
 
 
 class LogSNRPath(VariancePreservingPath):
-    """Path of a diffusers scheduler, with a log signal-to-noise ratio l = log(alpha_t^2 / v_t)
-    linear in t from ``first`` to ``last``: alpha_t^2 = sigmoid(l), v_t = sigmoid(-l).
+    """Path of a denoiser, given its log signal-to-noise ratio l_t = log(alpha_t^2 / v_t):
+    alpha_t^2 = sigmoid(l_t), v_t = sigmoid(-l_t).
 
     Neither end is degenerate: the first time is not pure noise, and the last not pure data.
+
+    >>> path = LogSNRPath(lambda t: 20 * t - 10)
+    >>> path.variance(torch.tensor([0.5], dtype=torch.float64)).item()
+    0.5
+
+    Args:
+        log_snr: l, an increasing elementwise function of times (B,) in [0, 1].
     """
 
-    def __init__(self, first: float, last: float) -> None:
+    def __init__(self, log_snr: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.first, self.last = first, last
+        self._log_snr = log_snr
 
-    def _log_ratio(self, t: Tensor) -> Tensor:
-        return self.first + (self.last - self.first) * t
+    def log_snr(self, t: Tensor) -> Tensor:
+        return self._log_snr(t)
 
     def alpha(self, t: Tensor) -> Tensor:
-        return torch.sigmoid(self._log_ratio(t)).sqrt()
+        return torch.sigmoid(self._log_snr(t)).sqrt()
 
     def variance(self, t: Tensor) -> Tensor:
-        return torch.sigmoid(-self._log_ratio(t))
+        return torch.sigmoid(-self._log_snr(t))
 
     def alpha_dt(self, t: Tensor) -> Tensor:
-        return self.alpha(t) * self.variance(t) * (self.last - self.first) / 2
+        return self.alpha(t) * self.variance(t) * derivative(self._log_snr, t) / 2
 
 
 class SchrodingerBridgePath(GaussianPath):

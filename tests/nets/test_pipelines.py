@@ -18,7 +18,7 @@ from diffusers import (
     PNDMScheduler,
     UNet2DModel,
 )
-from exact import F64, normal
+from exact import F64, PixelMixture, normal
 
 from ebm_app import EBM
 from ebm_app.anomaly import AnomalyDetector
@@ -35,40 +35,32 @@ BLOCKS = {
     "layers_per_block": 1,
     "attention_head_dim": 8,
 }
-STD, BLANK = 0.15, torch.zeros(1, 1, 8, 8)
-GAUSSIAN, TWO_MODES = (0.1,), (-0.5, 0.5)
+BLANK = torch.zeros(1, 1, 8, 8)
+GAUSSIAN, TWO_MODES = PixelMixture((0.1,), 0.15), PixelMixture((-0.5, 0.5), 0.15)
 
 
 class ExactNet(UNet2DModel):
-    """Exact network for independent pixels from an equal mixture of N(mean, STD^2)."""
+    """Exact network of a ``PixelMixture``."""
 
-    def __init__(self, scheduler, means, out_channels=1):
+    def __init__(self, scheduler, data, out_channels=1):
         super().__init__(4, 1, out_channels, **BLOCKS)
         self.ratios = torch.logit(scheduler.alphas_cumprod.double().clamp_min(1e-12))
-        self.kind, self.means = scheduler.config.prediction_type, torch.tensor(means, dtype=F64)
+        self.kind, self.data = scheduler.config.prediction_type, data
         self.double()
 
     def forward(self, x, step):
         low = step.long().clamp(0, len(self.ratios) - 2)
-        ratio = torch.lerp(self.ratios[low], self.ratios[low + 1], step - low).reshape(-1, 1, 1, 1)
+        ratio = torch.lerp(self.ratios[low], self.ratios[low + 1], step - low)
         a, s = torch.sigmoid(ratio).sqrt(), torch.sigmoid(-ratio).sqrt()
-        variance, gap = (a * STD) ** 2 + s**2, x - a * self.means.reshape(-1, 1, 1, 1, 1)
-        weights = torch.softmax(-(gap**2) / (2 * variance), 0)
-        e = s * (weights * gap / variance).sum(0)
-        x1 = (weights * (gap * a * STD**2 / variance + self.means.reshape(-1, 1, 1, 1, 1))).sum(0)
+        e, x1 = self.data.expectations(x, a, s)
+        a, s = a.reshape(-1, 1, 1, 1), s.reshape(-1, 1, 1, 1)
         out = {"epsilon": e, "v_prediction": a * e - s * x1, "sample": x1}[self.kind]
         return SimpleNamespace(sample=torch.cat([out, out + 1], 1))
 
 
-def exact(means, kind=DDPMScheduler, **settings):
+def exact(data, kind=DDPMScheduler, **settings):
     scheduler = kind(**settings)
-    return EBM.from_diffusers((ExactNet(scheduler, means), scheduler))
-
-
-def draw(means, num, seed=0):
-    """Draw pixels (num, 1, 4, 4) of the mixture."""
-    modes = (normal((num, 1, 4, 4), seed + 50) > 0).long() % len(means)
-    return torch.tensor(means, dtype=F64)[modes] + STD * normal((num, 1, 4, 4), seed)
+    return EBM.from_diffusers((ExactNet(scheduler, data), scheduler))
 
 
 def bits(nats):
@@ -87,15 +79,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("means", "kind", "settings"), CASES)
-def test_likelihoods_match_the_data_at_the_last_noise_level(means, kind, settings):
-    ebm = exact(means, kind, **settings)
-    abar = kind(**settings).alphas_cumprod[0].double()
-    y = abar.sqrt() * draw(means, 400) + (1 - abar).sqrt() * normal((400, 1, 4, 4), 9)
-    variance = abar * STD**2 + 1 - abar
-    gaps = torch.stack([y - abar.sqrt() * mean for mean in means])
-    log_p = (-(gaps**2) / (2 * variance)).logsumexp(0) - math.log(len(means))
-    expected = (log_p - (2 * math.pi * variance).log() / 2).flatten(1).sum(1)
+@pytest.mark.parametrize(("data", "kind", "settings"), CASES)
+def test_likelihoods_match_the_data_at_the_last_noise_level(data, kind, settings):
+    ebm = exact(data, kind, **settings)
+    abar = kind(**settings).alphas_cumprod[0].item()
+    a, s = math.sqrt(abar), math.sqrt(1 - abar)
+    y = a * data.draw((400, 1, 4, 4)) + s * normal((400, 1, 4, 4), 9)
+    expected = data.log_density(y, a, s)
     flow = ProbabilityFlowDensity(80, 0, num_probes=0)(ebm.model, y[:2], 1.0)
     torch.testing.assert_close(bits(flow.value), bits(expected[:2]), atol=5e-4, rtol=0)
     bound = VariationalBound(24, 3)(ebm.model, y, 1.0)
@@ -132,9 +122,9 @@ def test_pipeline_folder_is_a_model(folder, tmp_path):
     ebm = EBM.from_pretrained(folder)
     pipeline = DDIMPipeline.from_pretrained(folder)
     same = EBM.from_diffusers(pipeline)
-    assert same.model.net is pipeline.unet  # its own weights
+    assert next(same.parameters()) is next(pipeline.unet.parameters())  # its own weights
     assert torch.equal(ebm.log_prob(BLANK), same.log_prob(BLANK))
-    assert "Save the pipeline" in error_of(lambda: ebm.save_pretrained(tmp_path))
+    assert "Save its network" in error_of(lambda: ebm.save_pretrained(tmp_path))
     flags = [str(folder), "--device", "cpu", "--output_dir", str(tmp_path / "out")]
     data = ["--dataset", "digits", "--num_levels", "17", "--limit", "3", "--repeats", "1"]
     few = ["--estimator", "all", "--estimator_args", "num_steps=2", "max_refinements=0"]
@@ -172,17 +162,6 @@ def half_precision(folder, root):
 def test_layouts_of_diffusers_are_read(folder, tmp_path, layout):
     other = EBM.from_pretrained(layout(folder, tmp_path / "other"))
     assert torch.equal(other.log_prob(BLANK), EBM.from_pretrained(folder).log_prob(BLANK))
-
-
-def test_network_of_the_caller_keeps_its_mode():
-    net = UNet2DModel(8, 1, 1, dropout=0.5, **BLOCKS).train()
-    net.mid_block.eval()
-    modes = [module.training for module in net.modules()]
-    ebm, state = EBM.from_diffusers((net, DDPMScheduler())), torch.random.get_rng_state()
-    bits = [ebm.likelihood(BLANK, num_nodes=3).log_prob for _ in range(2)]
-    assert torch.equal(*bits)  # without dropout
-    assert modes == [module.training for module in net.modules()]
-    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_unsupported_pipelines_are_reported(folder):
