@@ -21,7 +21,7 @@ class Estimator(ABC):
     """Estimator of the log probability of images. Subclasses are frozen dataclasses of settings.
 
     Attributes:
-        needs: protocol or density class that a model must implement.
+        needs: protocol or class that a model must implement.
         error_is_drawn: whether the error comes mainly from random draws that differ between
             points, so that the spread over draws of the dequantiser includes it.
     """
