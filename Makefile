@@ -30,7 +30,7 @@ lock: $(SETUP)
 demo: $(SETUP)
 	$(BIN)/python train/ebm.py --dataset digits --classes all --max_train_minutes $(MINUTES) --output_dir $(RUN) --overwrite_output_dir
 	$(BIN)/python evaluate/bpd.py $(RUN) --limit 100 --repeats 1 --output_dir $(RUN)
-	$(BIN)/python sample/ebm.py $(RUN) --num_images 100 --labels 0 1 2 3 4 5 6 7 8 9 --guidance 1.5 --output_dir $(RUN)/samples
+	$(BIN)/python sample/ebm.py $(RUN) --num_images 100 --labels 0 1 2 3 4 5 6 7 8 9 --guidance_scale 1.5 --output_dir $(RUN)/samples
 
 # one thread per process: two test processes on two cores are slower with more
 test test-ci test-all: export OMP_NUM_THREADS = 1

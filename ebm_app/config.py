@@ -117,7 +117,7 @@ class EBMConfig:
         space: space of the model, a key of ``SPACES``.
         net_input: input of the network in a latent space: "u", the point, or "x", its image.
         dequantisation: density within a grey level, a key of ``DEQUANTISERS``.
-        eps: margin: the last time is 1 - eps.
+        t_margin: margin of the times: the last one is 1 - t_margin.
         network: architecture, a key of ``NETS``.
         prediction: output of the network, a key of ``PREDICTIONS`` or that of energy networks.
         time_input: time input of the network, a key of ``TIME_INPUTS``.
@@ -140,7 +140,7 @@ class EBMConfig:
     space: str = "ambient"
     net_input: str = "u"
     dequantisation: str = "uniform"
-    eps: Margin = 5e-7
+    t_margin: Margin = 5e-7
     network: str = "unet"
     prediction: str = "moments"
     time_input: str = "arc_length"

@@ -183,7 +183,7 @@ class EBM(PretrainedModel):
         Args:
             x: (B, C, H, W), points in the space of the model, not images in [0, 1]; ``encode``
                 maps images to points. Gradients are computed if ``x`` requires them.
-            t: time from 0 (reference) to 1 (data), clamped to the model's last time 1 - eps.
+            t: time from 0 (reference) to 1 (data), clamped to the model's last time 1 - t_margin.
 
         Returns:
             (B,) float64.
@@ -259,17 +259,17 @@ class EBM(PretrainedModel):
         return self.dequantiser.points(levels, self.cells, noise, self.model)
 
     def model_for(
-        self, num: int, labels: Labels | None, guidance: float = 1.0, seed: int = 0
+        self, num: int, labels: Labels | None, guidance_scale: float = 1.0, seed: int = 0
     ) -> PathModel:
         """Return the model of ``num`` points, conditional on ``labels`` if any.
 
         Args:
-            labels, guidance, seed: as for ``EBM.sample``.
+            labels, guidance_scale, seed: as for ``EBM.sample``.
         """
         if labels is not None:
             labels = class_labels(labels, num, self.config.classes(), seed)
-            return self.model.conditioned_on(labels, guidance)
-        if check_argument(NonNegative, "guidance", guidance) != 1:
+            return self.model.conditioned_on(labels, guidance_scale)
+        if check_argument(NonNegative, "guidance_scale", guidance_scale) != 1:
             raise UserError("Guidance needs class labels. Pass labels.")
         return self.model
 
@@ -331,7 +331,7 @@ class EBM(PretrainedModel):
         its error cancels. It takes K times as many network evaluations.
 
         >>> ebm = EBM.from_pretrained("digits")
-        >>> ebm.classify(ebm.sample(1, labels=3, guidance=1.5)).argmax(1)
+        >>> ebm.classify(ebm.sample(1, labels=3, guidance_scale=1.5)).argmax(1)
         tensor([3])
 
         Args:
@@ -362,7 +362,7 @@ class EBM(PretrainedModel):
         sampler: str | Sampler = "dpm",
         seed: int = 0,
         labels: Labels | None = None,
-        guidance: float = 1.0,
+        guidance_scale: float = 1.0,
         batch_size: int | None = None,
         return_log_prob: bool = False,
         **settings: Any,
@@ -381,7 +381,7 @@ class EBM(PretrainedModel):
             seed: seed of the initial noise and of the sampler.
             labels: names or numbers of classes, for a class-conditional model: one for all images,
                 several used in turn, or "random".
-            guidance: guidance scale, see ``PathModel.conditioned_on``. 1 samples from
+            guidance_scale: guidance scale, see ``PathModel.conditioned_on``. 1 samples from
                 p(x | label), larger values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It affects the
                 noise that the sampler adds, but not the initial noise.
@@ -390,13 +390,13 @@ class EBM(PretrainedModel):
                 "probability_flow"; ``num_probes`` is 2 by default, see ``ProbabilityFlowSampler``.
 
         Raises:
-            UserError: for labels that the model does not have, guidance below 0 or without labels,
-                and ``return_log_prob`` with another sampler.
+            UserError: for labels that the model does not have, a guidance scale below 0 or without
+                labels, and ``return_log_prob`` with another sampler.
         """
         if return_log_prob and isinstance(sampler, str):
             choose("sampler with a log density", sampler, ("probability_flow",))
             settings = {"num_probes": 2, **settings}
-        options = (num_images, sampler, seed, labels, guidance, batch_size)
+        options = (num_images, sampler, seed, labels, guidance_scale, batch_size)
         *_, last = self.iterate_sample(*options, **settings)
         if not return_log_prob:
             return self.to_images(last.x)
@@ -410,7 +410,7 @@ class EBM(PretrainedModel):
         sampler: str | Sampler = "dpm",
         seed: int = 0,
         labels: Labels | None = None,
-        guidance: float = 1.0,
+        guidance_scale: float = 1.0,
         batch_size: int | None = None,
         **settings: Any,
     ) -> Iterator[Frame]:
@@ -422,7 +422,7 @@ class EBM(PretrainedModel):
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
         log_densities = []
         for index, rows in enumerate(slices):
-            model = self.model_for(len(x[rows]), labels and labels[rows], guidance)
+            model = self.model_for(len(x[rows]), labels and labels[rows], guidance_scale)
             for frame in sampler.iterate(model, x[rows], generator):
                 if frame.log_density is not None:
                     log_densities.append(frame.log_density)

@@ -143,7 +143,7 @@ def make_trainer(ebm: EBM, batch_size: int, objective: str, **settings: Any) -> 
         train_batch_size=batch_size,
         objective=objective,
         dequantisation="uniform",
-        eps=config.eps,
+        t_margin=config.t_margin,
         stein_factor=settings.pop("stein_factor", 0.0),
         input_frequencies=config.input_frequencies,
         **dataclasses.asdict(net),

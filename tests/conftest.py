@@ -44,8 +44,8 @@ AUTH = ("user", "word")
 LOGIN = dict(zip(("username", "password"), AUTH, strict=True))
 #: Models on the page
 NET = UNetConfig((8,), norm_num_groups=4)
-GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, eps=1e-4, num_nodes=8)
-COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, eps=1e-4, num_nodes=8)
+GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, t_margin=1e-4, num_nodes=8)
+COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, t_margin=1e-4, num_nodes=8)
 
 
 def load_script(path: str) -> ModuleType:

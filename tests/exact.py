@@ -50,8 +50,8 @@ class SinePath(GaussianPath):
     def endpoints(self, sample):
         return torch.zeros_like(sample.x1), sample.x1
 
-    def interval(self, eps):
-        return 0.0, 1.0 - eps
+    def interval(self, t_margin):
+        return 0.0, 1.0 - t_margin
 
 
 class SineDiffusion(OneSidedPath):
@@ -71,9 +71,13 @@ class ExactModel(nn.Module):
         stein_channels: 0 for a model without a Stein head.
     """
 
-    def __init__(self, path, eps, means, stds, weights=(1.0,), stein_channels=0):
+    def __init__(self, path, t_margin, means, stds, weights=(1.0,), stein_channels=0):
         super().__init__()
-        self.path, self.interval, self.stein_channels = path, path.interval(eps), stein_channels
+        self.path, self.interval, self.stein_channels = (
+            path,
+            path.interval(t_margin),
+            stein_channels,
+        )
         self.means = torch.as_tensor(means, dtype=F64)
         self.stds = torch.as_tensor(stds, dtype=F64)
         self.log_weights = torch.as_tensor(weights, dtype=F64).log()
@@ -210,9 +214,9 @@ def density_of(model, num_nodes=32):
 class ExactBridge(ExactModel):
     """The exact model of a Schrodinger bridge from N(m0, s0^2 I) to N(m1, s1^2 I)."""
 
-    def __init__(self, path, eps, start, end, stein_channels=0):
+    def __init__(self, path, t_margin, start, end, stein_channels=0):
         (m0, s0), (m1, s1) = start, end
-        super().__init__(path, eps, [[m1]], [s1], stein_channels=stein_channels)
+        super().__init__(path, t_margin, [[m1]], [s1], stein_channels=stein_channels)
         self.start, self.end = (m0, s0), (m1, s1)
 
     def moments(self, t):
@@ -239,12 +243,12 @@ def like_modes(moment, x):
     return moment.reshape(moment.shape + (1,) * (x.ndim + 1 - moment.ndim)).to(x.dtype)
 
 
-def two_modes(path, eps, shape, stein_channels=0):
+def two_modes(path, t_margin, shape, stein_channels=0):
     """Return the model of 0.3 N(-1.2 e, 0.4^2 I) + 0.7 N(1.2 e, 0.4^2 I), e = (1, ..., 1) /
     sqrt(D)."""
     direction = torch.full(shape, 1.2 / math.sqrt(math.prod(shape)), dtype=F64)
     means = torch.stack([-direction, direction])
-    return ExactModel(path, eps, means, (0.4, 0.4), (0.3, 0.7), stein_channels)
+    return ExactModel(path, t_margin, means, (0.4, 0.4), (0.3, 0.7), stein_channels)
 
 
 class PixelMixture:

@@ -66,7 +66,7 @@ def test_invalid_settings_raise_a_user_error(ebm):
         {"num_images": 0},
         {"num_images": "4"},
         {"seed": -1},
-        {"guidance": -1},
+        {"guidance_scale": -1},
         {"labels": 3},
         {"a": 1},
     ):

@@ -33,7 +33,7 @@ CONFIG = EBMConfig(
     num_levels=17,
     path=PathConfig("vp", 0.8),
     net=UNetConfig((8, 8), norm_num_groups=4, attention_levels=(1,), num_heads=2),
-    eps=1e-4,
+    t_margin=1e-4,
     num_nodes=8,
 )
 
@@ -54,13 +54,13 @@ def images(num: int = 3) -> torch.Tensor:
 @pytest.mark.parametrize("path", [LinearVPPath(), LinearVPPath(c=0.4)], ids=["c=1", "c=0.4"])
 def test_energy_and_scores_match_gaussian_closed_form(path, head):
     """p_t = N(alpha m, (alpha^2 s^2 + v) I); t = 1 is the last time of the model."""
-    mean, std, eps, shape = 0.3, 0.6, 1e-4, (1, 8, 8)
-    model = ExactModel(path, eps, [[mean]], [std], stein_channels=head)
+    mean, std, t_margin, shape = 0.3, 0.6, 1e-4, (1, 8, 8)
+    model = ExactModel(path, t_margin, [[mean]], [std], stein_channels=head)
     model.register_buffer("unused", torch.zeros(1, dtype=F64))  # sets device and dtype
     ebm = EBM(CONFIG, density_of(model, 64)).double()
     x = normal((4, *shape)).requires_grad_()
     for t in (0.0, 0.5, 1.0):
-        time = torch.tensor(min(t, 1 - eps), dtype=F64)
+        time = torch.tensor(min(t, 1 - t_margin), dtype=F64)
         alpha, u = path.alpha(time), path.alpha(time).square() * std**2 + path.variance(time)
         residual = x.detach() - alpha * mean
         energy = (residual.square() / (2 * u) + (2 * torch.pi * u).log() / 2).flatten(1).sum(1)

@@ -80,7 +80,9 @@ def test_scripts_train_and_evaluate_in_latent_space(tmp_path, image_folder, scri
     words += ["--max_train_steps", 2, "--validation_steps", 2, "--output_dir", run]
     assert call(train, *words) == 0
     estimators = {"time_integral", "elbo", "probability_flow"}
-    score = "--limit 2 --repeats 1 --eps 0.01 --estimator_args num_steps=2 num_draws=1".split()
+    score = (
+        "--limit 2 --repeats 1 --t_margin 0.01 --estimator_args num_steps=2 num_draws=1".split()
+    )
     score = [run, *score, "--output_dir", tmp_path, "--estimator", *estimators]
     assert set(figures_of(bpd, *score)["estimators"]) == estimators
     words += ["--dequantisation", "truncated_normal", "--overwrite_output_dir"]

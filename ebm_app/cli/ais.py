@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "method": args.method[0],
         "unnormalised_bits_per_dim": bits["bits_per_dim"],
         "unnormalised_stderr": bits["stderr"],
-        "eps": bits["eps"],
+        "t_margin": bits["t_margin"],
         "num_images": len(levels),
         "model": args.model,
         "methods": methods,

@@ -37,8 +37,8 @@ class HeldOutFlags(ImageFlags):
     batch_size: BatchSize | None = setting(
         "images per network call; if not given, as many as fit in 2^17 elements", None
     )
-    eps: Margin | None = setting(
-        "evaluate log p at t = 1 - eps; if not given, the margin of the model", None
+    t_margin: Margin | None = setting(
+        "evaluate log p at t = 1 - t_margin; if not given, the margin of the model", None
     )
     num_levels: NumLevels | None = setting(
         "number of grey levels of a diffusers pipeline; if not given, 256", None
@@ -46,7 +46,7 @@ class HeldOutFlags(ImageFlags):
 
 
 def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
-    """Return the accelerator and the model, with the margin ``--eps`` if set."""
+    """Return the accelerator and the model, with the margin ``--t_margin`` if set."""
     from ebm_app.ebm import EBM  # slow to import
     from ebm_app.folders import find_folder, is_pipeline
     from ebm_app.utils.processes import make_accelerator
@@ -61,12 +61,13 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
             f"The model {args.model} has {ebm.config.num_levels} levels, got --num_levels "
             f"{args.num_levels}, which is for diffusers pipelines. Leave it out."
         )
-    if args.eps is not None:
-        ebm.model = ebm.model.with_eps(args.eps)
-        if args.eps < ebm.model.eps:
+    if args.t_margin is not None:
+        ebm.model = ebm.model.with_t_margin(args.t_margin)
+        if args.t_margin < ebm.model.t_margin:
             print(
-                f"warning: The model was trained on times up to 1 - {ebm.model.eps}, but --eps "
-                f"{args.eps} evaluates it at later times. The bits per dim may be too low.",
+                f"warning: The model was trained on times up to 1 - {ebm.model.t_margin}, but "
+                f"--t_margin {args.t_margin} evaluates it at later times. The bits per dim may be "
+                "too low.",
                 file=sys.stderr,
             )
     return accelerator, ebm

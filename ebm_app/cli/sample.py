@@ -32,7 +32,7 @@ class Arguments(CommonFlags, ModelFlag):
     labels: tuple[str, ...] = setting(
         "names or numbers of classes, used in turn, or random; for a class-conditional model", ()
     )
-    guidance: NonNegative = setting(
+    guidance_scale: NonNegative = setting(
         "strength of the labels: 1 samples from p(x | label), larger values give clearer and less "
         "varied images",
         1.0,
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         args.sampler,
         args.seed,
         RANDOM if args.labels == (RANDOM,) else args.labels or None,
-        args.guidance,
+        args.guidance_scale,
         **settings,
     )
     with tqdm(desc=args.sampler) as bar:

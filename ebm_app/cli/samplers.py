@@ -1,7 +1,7 @@
 """Compare the quality and cost of samplers, using a classifier of the data set.
 
 ebm samplers digits --run "probability_flow num_steps=10" --run annealed_hmc
-ebm samplers mnist --run "dpm guidance=1" --run "dpm guidance=1.5"
+ebm samplers mnist --run "dpm guidance_scale=1" --run "dpm guidance_scale=1.5"
 
 The table has one row per run. The last rows measure training images that were held out from the
 classifier; a perfect sampler would reach their values.
@@ -13,7 +13,7 @@ classifier; a perfect sampler would reach their values.
 - copies: share of images that are closer to one of 10,000 training images than 99% of validation
   images are; identical: share of images equal to one of these training images.
 - of_class, of_class_by_neighbour: share of images whose label is confirmed by the classifier, and
-  by the nearest training image. Only for runs with guidance, which use all labels in turn.
+  by the nearest training image. Only for runs with a guidance scale, which use all labels in turn.
 """
 
 import time
@@ -65,30 +65,30 @@ class Arguments(CommonFlags, ModelFlag):
 class Guidance:
     """Setting of a run in addition to those of its sampler."""
 
-    guidance: NonNegative | None = None
+    guidance_scale: NonNegative | None = None
 
 
 def parse_run(text: str) -> tuple[str, Sampler, float | None]:
-    """Parse "SAMPLER key=value ..." into the name, sampler and guidance of a run."""
+    """Parse "SAMPLER key=value ..." into the name, sampler and guidance scale of a run."""
     name, *pairs = text.split() or [""]
     kind: type[Sampler] = SAMPLERS[choose("sampler", name, SAMPLERS)]
     own, guided = settings_of_each({name: kind, "run": Guidance}, pairs).values()
-    return " ".join([name, *pairs]), kind(**own), guided.get("guidance")
+    return " ".join([name, *pairs]), kind(**own), guided.get("guidance_scale")
 
 
 def draw(
-    ebm: EBM, name: str, sampler: Sampler, guidance: float | None, args: Arguments
+    ebm: EBM, name: str, sampler: Sampler, guidance_scale: float | None, args: Arguments
 ) -> tuple[Tensor, Tensor | None, dict[str, float]]:
-    """Draw images (N, C, H, W) in [0, 1]; return them, their labels (N,) if the run has guidance,
-    and the cost."""
+    """Draw images (N, C, H, W) in [0, 1]; return them, their labels (N,) if the run has a
+    guidance scale, and the cost."""
     labels, images, nfe, begin = None, [], 0, time.perf_counter()
-    if guidance is not None:
+    if guidance_scale is not None:
         labels = torch.arange(args.num_images) % max(ebm.config.num_classes, 1)
     batches = torch.arange(args.num_images).split(args.batch_size)
     for index, batch in enumerate(tqdm(batches, desc=name)):
         seed, options = derive_seed(args.seed, index), {}
         if labels is not None:
-            options = {"labels": labels[batch], "guidance": guidance}
+            options = {"labels": labels[batch], "guidance_scale": guidance_scale}
         *_, frame = ebm.iterate_sample(len(batch), sampler, seed, **options)
         images.append(ebm.to_images(frame.x))
         nfe += frame.nfe * len(batch)  # differs between batches of adaptive samplers

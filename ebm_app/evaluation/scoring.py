@@ -73,8 +73,8 @@ def bits_by_estimator(
 
     The summary has the mean ``bits_per_dim``, its standard error ``stderr`` over images, the root
     mean square error ``image_error`` of the estimator for one image, the error ``numerical_error``
-    of the mean, the margin ``eps``, and the cost. Only errors of random draws average out over
-    images; others may have the same sign for all of them.
+    of the mean, the margin ``t_margin``, and the cost. Only errors of random draws average out
+    over images; others may have the same sign for all of them.
 
     Args:
         options: further arguments of ``bits_of_images``.
@@ -91,7 +91,7 @@ def bits_by_estimator(
         "stderr": standard_error(bits).item(),
         "image_error": image_error if is_known else None,
         "numerical_error": image_error / sqrt(num_independent) if is_known else None,
-        "eps": 1 - end,
+        "t_margin": 1 - end,
         "nfe": nfe.mean().item(),
         "num_images": len(levels),
         "repeats": len(noise),

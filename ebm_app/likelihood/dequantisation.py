@@ -76,7 +76,7 @@ class Dequantiser(ABC):
 @configuration
 class UniformDequantisation(Dequantiser):
     """Uniform noise on the cell: y = encode((k + u) / L), evaluated at the model's last time
-    1 - eps. There p_1 is smoothed across cell edges, which costs bits that grow with eps.
+    1 - t_margin. There p_1 is smoothed across cell edges, which costs bits that grow with it.
 
     Source: Theis et al. 2016, arXiv:1511.01844, section 3.1.
     """

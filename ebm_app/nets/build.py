@@ -55,9 +55,9 @@ def build_model(config: EBMConfig, space: Space) -> TimeScoreModel:
     if config.prediction == ENERGY:
         decoder = replace(config, prediction=config.decoder, decoder=None, calibration=None)
         settings |= {"channels": channels, "decoder": build_model(decoder, space)}
-        return EnergyModel(net, path, config.eps, calibration=config.calibration, **settings)
+        return EnergyModel(net, path, config.t_margin, calibration=config.calibration, **settings)
     settings |= {"stein_channels": channels if config.stein_head else 0, "labels_end": switch}
-    return time_score_net(net, path, config.eps, config.prediction, **settings)
+    return time_score_net(net, path, config.t_margin, config.prediction, **settings)
 
 
 def num_channels(config: EBMConfig) -> tuple[int, int]:
@@ -74,4 +74,4 @@ def switch_time(config: EBMConfig, path: GaussianPath) -> float:
     """Return the time input at which the late network takes over from the early network."""
     end = torch.tensor([config.early.max_log_snr], dtype=torch.float64, device="cpu")
     time = require_one_sided(path).log_snr_inverse(end)
-    return TIME_INPUTS[config.time_input](path, path.interval(config.eps), time).item()
+    return TIME_INPUTS[config.time_input](path, path.interval(config.t_margin), time).item()

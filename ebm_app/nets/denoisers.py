@@ -209,7 +209,7 @@ class DenoiserModel(PathModel):
         if isinstance(net, nn.Module):
             net = evaluation_copy(net)
             weights = [w for w in chain(net.parameters(), net.buffers()) if w.is_floating_point()]
-        self.net, self.schedule, self.noise_of, self.eps = net, schedule, noise_of, 0.0
+        self.net, self.schedule, self.noise_of, self.t_margin = net, schedule, noise_of, 0.0
         # device and dtype of the model, also if the network is a function
         weight = weights[0] if weights else torch.zeros(())
         self.register_buffer("placement", weight.new_zeros(()), persistent=False)

@@ -50,7 +50,7 @@ class EnergyModel(SteinScoreModel):
             frequencies and K indicators, see ``LevelMixture``. The input has x and the features
             of the base; the output has f, and g for the last 1 + K features.
         path: path from N(0, I).
-        eps: margin of the interval of times.
+        t_margin: margin of the interval of times.
         channels, num_levels: C and number of grey levels.
         decoder: model of the posterior moments; its weights are frozen.
         num_nodes: quadrature nodes of ``log_ratio``, which integrates the time derivative.
@@ -67,7 +67,7 @@ class EnergyModel(SteinScoreModel):
         self,
         net: nn.Module,
         path: GaussianPath,
-        eps: float,
+        t_margin: float,
         channels: int,
         num_levels: int,
         decoder: MomentsModel,
@@ -75,7 +75,7 @@ class EnergyModel(SteinScoreModel):
         calibration: Calibration | None = None,
         **inputs: Any,
     ) -> None:
-        super().__init__(require_one_sided(path), eps, num_nodes)
+        super().__init__(require_one_sided(path), t_margin, num_nodes)
         self.net, self.inputs = net, NetworkInputs(path, self.interval, **inputs)
         self.base = LevelMixture(path, channels, num_levels, self.inputs.input_frequencies)
         self.decoder = decoder.requires_grad_(False)

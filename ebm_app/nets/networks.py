@@ -24,7 +24,7 @@ class TimeScoreNet(TimeScoreModel):
     Args:
         net: (x (B, *), time (B,)) -> tensor whose first channels predict the terms of the time
             score, or, with a single output, the time score itself.
-        path, eps, num_nodes: as for ``TimeScoreModel``.
+        path, t_margin, num_nodes: as for ``TimeScoreModel``.
         prediction: a key of ``PREDICTIONS``.
         stein_channels: number of last output channels (dimension 1) that are the Stein head h,
             with score = a_t x + b_t h; 0 for no head.
@@ -41,7 +41,7 @@ class TimeScoreNet(TimeScoreModel):
         self,
         net: nn.Module,
         path: GaussianPath,
-        eps: float,
+        t_margin: float,
         prediction: str = "normalised",
         stein_channels: int = 0,
         num_levels: int = 256,
@@ -49,7 +49,7 @@ class TimeScoreNet(TimeScoreModel):
         labels_end: float | None = None,
         **inputs: Any,
     ) -> None:
-        super().__init__(path, eps, num_nodes)
+        super().__init__(path, t_margin, num_nodes)
         self.net, self.inputs = net, NetworkInputs(path, self.interval, **inputs)
         self.prediction = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)]
         self.prediction.check(path, stein_channels > 0)
@@ -94,7 +94,7 @@ class MomentsNet(TimeScoreNet, MomentsModel):
 def time_score_net(
     net: nn.Module,
     path: GaussianPath,
-    eps: float,
+    t_margin: float,
     prediction: str = "normalised",
     stein_channels: int = 0,
     **settings: Any,
@@ -102,8 +102,8 @@ def time_score_net(
     """Return the model of a network, of a class that depends on what the network predicts.
 
     Args:
-        net, path, eps, prediction, stein_channels, settings: arguments of ``TimeScoreNet``.
+        net, path, t_margin, prediction, stein_channels, settings: arguments of ``TimeScoreNet``.
     """
     predicts_moments = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)].needs_head
     kind = MomentsNet if predicts_moments else SteinScoreNet if stein_channels else TimeScoreNet
-    return kind(net, path, eps, prediction, stein_channels, **settings)
+    return kind(net, path, t_margin, prediction, stein_channels, **settings)

@@ -1,8 +1,8 @@
 r"""Models of the marginals p_t of a path: their times, class labels and inputs.
 
 ``PathModel`` is the base of ``TimeScoreModel``, ``EnergyModel`` and ``DenoiserModel``. A model
-never changes: ``conditioned_on``, ``with_eps`` and ``with_nodes`` return copies that share the
-weights.
+never changes: ``conditioned_on``, ``with_t_margin`` and ``with_nodes`` return copies that share
+the weights.
 """
 
 import math
@@ -53,9 +53,9 @@ class PathModel(nn.Module):
 
     Attributes:
         start, end: first and last time of an evaluation; those of ``interval``, unless changed by
-            ``with_eps``.
+            ``with_t_margin``.
         labels: class labels (B,) of the points, or None.
-        guidance: guidance scale of the labels.
+        guidance_scale: guidance scale of the labels.
     """
 
     def __init__(self, path: GaussianPath, interval: tuple[float, float]) -> None:
@@ -63,7 +63,7 @@ class PathModel(nn.Module):
         self.path, self.interval = path, interval
         self.start, self.end = interval
         self.labels: Tensor | None = None
-        self.guidance = 1.0
+        self.guidance_scale = 1.0
 
     def at(self, rows: Tensor) -> Self:
         """Return the model for the points with indices ``rows`` (b,) in a batch of n blocks of B
@@ -74,7 +74,7 @@ class PathModel(nn.Module):
         other.labels = self.labels[rows.to(self.labels.device) % len(self.labels)]
         return other
 
-    def with_eps(self, eps: float) -> Self:
+    def with_t_margin(self, t_margin: float) -> Self:
         """Return a copy with another margin at t = 1. With a smaller margin than in training, the
         network is evaluated at times that it was not trained on.
 
@@ -82,11 +82,11 @@ class PathModel(nn.Module):
             UserError: for a margin out of range.
         """
         other = copy(self)
-        other.start, other.end = self.path.interval(check_argument(Margin, "eps", eps))
+        other.start, other.end = self.path.interval(check_argument(Margin, "t_margin", t_margin))
         return other
 
-    def conditioned_on(self, labels: Tensor, guidance: float = 1.0) -> Self:
-        r"""Return the model of p_t(x | y) for class labels y (B,), guided by g = ``guidance``:
+    def conditioned_on(self, labels: Tensor, guidance_scale: float = 1.0) -> Self:
+        r"""Return the model of p_t(x | y) for class labels y (B,), with g = ``guidance_scale``:
 
             (1 - g) log p_t(x) + g log p_t(x | y),
 
@@ -94,13 +94,13 @@ class PathModel(nn.Module):
         marginals of a diffusion.
 
         Raises:
-            UserError: for guidance below 0.
+            UserError: for a guidance scale below 0.
 
         Source: Ho and Salimans 2022, arXiv:2207.12598.
         """
         other = copy(self)
-        guidance = check_argument(NonNegative, "guidance", guidance)
-        other.labels, other.guidance = labels, guidance
+        guidance_scale = check_argument(NonNegative, "guidance_scale", guidance_scale)
+        other.labels, other.guidance_scale = labels, guidance_scale
         return other
 
 

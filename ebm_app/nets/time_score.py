@@ -55,7 +55,7 @@ class TimeScoreModel(PathModel, ABC):
 
     Args:
         path: path.
-        eps: margin of the interval of times, as in ``GaussianPath.interval``.
+        t_margin: margin of the interval of times, as in ``GaussianPath.interval``.
         num_nodes: quadrature nodes for the whole interval, at least 3. An interval with a share s
             of the arc length uses n + s (num_nodes - n) nodes with n = ``MIN_NODES``. On Gaussian
             data it is then as accurate as the whole interval; with s num_nodes nodes it is not.
@@ -69,9 +69,9 @@ class TimeScoreModel(PathModel, ABC):
     #: Network evaluations of a forward pass of the model
     passes: ClassVar[int] = 1
 
-    def __init__(self, path: GaussianPath, eps: float, num_nodes: int = 32) -> None:
-        super().__init__(path, path.interval(eps))
-        self.eps = eps
+    def __init__(self, path: GaussianPath, t_margin: float, num_nodes: int = 32) -> None:
+        super().__init__(path, path.interval(t_margin))
+        self.t_margin = t_margin
         self.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
 
     @abstractmethod
@@ -111,11 +111,11 @@ class TimeScoreModel(PathModel, ABC):
             raise UserError(f"Expected a point for each of {num} labels, got {len(x)} points.")
         labels = self.labels.to(x.device).repeat(len(x) // num)
         conditional = self(x, times, labels=labels)
-        if self.guidance == 1 or not self.uses_labels(times):
+        if self.guidance_scale == 1 or not self.uses_labels(times):
             return conditional
         free = self(x, times)
         mixed = [  # a model may have no Stein score
-            None if end is None else torch.lerp(start, end, self.guidance)
+            None if end is None else torch.lerp(start, end, self.guidance_scale)
             for start, end in zip(free[:2], conditional[:2], strict=True)
         ]
         return ModelOutput(*mixed, conditional.variance)
@@ -211,7 +211,7 @@ class SteinScoreModel(TimeScoreModel):
 
     def score_cost(self, t: float) -> int:
         """Return the network evaluations of a call of ``score``, two with guidance."""
-        is_guided = self.labels is not None and self.guidance != 1
+        is_guided = self.labels is not None and self.guidance_scale != 1
         is_guided = is_guided and self.uses_labels(torch.tensor([t], dtype=torch.float64))
         return 2 * self.passes if is_guided else self.passes
 

@@ -56,14 +56,14 @@ class Objective(ABC):
     Args:
         weighting: lambda(t); ``inverse_variance`` if None.
         stein_factor: weight of the Stein head's loss; 0 for a model without a Stein head.
-        eps: margin of the interval of times.
+        t_margin: margin of the interval of times.
     """
 
     def __init__(
-        self, weighting: Weighting | None = None, stein_factor: float = 0.0, eps: float = 1e-5
+        self, weighting: Weighting | None = None, stein_factor: float = 0.0, t_margin: float = 1e-5
     ) -> None:
         self.weighting = weighting or inverse_variance
-        self.stein_factor, self.eps = stein_factor, eps
+        self.stein_factor, self.t_margin = stein_factor, t_margin
 
     @abstractmethod
     def __call__(
@@ -152,17 +152,17 @@ class CTSMv(ConditionalRegression):
         divergence: a key of ``DIVERGENCES``. "squared" is the loss of the paper. "poisson" is for
             models that predict the posterior variance, whose mean is trained by the regression of
             the Stein head.
-        weighting, stein_factor, eps: as for ``Objective``.
+        weighting, stein_factor, t_margin: as for ``Objective``.
     """
 
     def __init__(
         self,
         weighting: Weighting | None = None,
         stein_factor: float = 0.0,
-        eps: float = 1e-5,
+        t_margin: float = 1e-5,
         divergence: str = "squared",
     ) -> None:
-        super().__init__(weighting, stein_factor, eps)
+        super().__init__(weighting, stein_factor, t_margin)
         self.divergence = DIVERGENCES[choose("divergence", divergence, DIVERGENCES)]
 
     def error(self, output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -186,7 +186,7 @@ class TSM(Objective):
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
     ) -> Tensor:
-        start, end = path.interval(self.eps)
+        start, end = path.interval(self.t_margin)
         t = sample.t.detach().requires_grad_()
         s = sum_except_batch(model(sample.xt, t).components)
         (s_dt,) = torch.autograd.grad(s.sum(), t, create_graph=True)
@@ -210,10 +210,10 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def make_objective(
-    name: str, divergence: str, weighting: str, stein_factor: float, eps: float
+    name: str, divergence: str, weighting: str, stein_factor: float, t_margin: float
 ) -> Objective:
     """Return an objective by its name and those of its divergence, for CTSM-v, and weighting."""
-    settings = (WEIGHTINGS[choose("weighting", weighting, WEIGHTINGS)], stein_factor, eps)
+    settings = (WEIGHTINGS[choose("weighting", weighting, WEIGHTINGS)], stein_factor, t_margin)
     kind = OBJECTIVES[choose("objective", name, OBJECTIVES)]
     return kind(*settings, divergence) if kind is CTSMv else kind(*settings)
 

@@ -28,7 +28,7 @@ class TimeSampler(ABC):
 
     Args:
         path: the path.
-        eps: margin left at the degenerate ends of the path.
+        t_margin: margin left at the degenerate ends of the path.
 
     Attributes:
         is_stratified: whether the n numbers are (u + i / n) mod 1 for one uniform u (Kingma et al.
@@ -37,9 +37,9 @@ class TimeSampler(ABC):
 
     is_stratified = True
 
-    def __init__(self, path: GaussianPath, eps: float) -> None:
+    def __init__(self, path: GaussianPath, t_margin: float) -> None:
         self.path = path
-        self.start, self.end = path.interval(eps)
+        self.start, self.end = path.interval(t_margin)
 
     @abstractmethod
     def transform(self, u: Tensor) -> TimeSample:
@@ -98,8 +98,8 @@ class ArcLength(TimeSampler):
 
     num_knots = 2049
 
-    def __init__(self, path: GaussianPath, eps: float) -> None:
-        super().__init__(path, eps)
+    def __init__(self, path: GaussianPath, t_margin: float) -> None:
+        super().__init__(path, t_margin)
         self.knots = ARC_LENGTH.times(path, self.start, self.end, self.num_knots - 1)
 
     def transform(self, u: Tensor) -> TimeSample:
@@ -117,16 +117,18 @@ class EarlyTimes(ArcLength):
     times in between.
 
     Args:
-        path, eps: as for ``TimeSampler``.
+        path, t_margin: as for ``TimeSampler``.
         highest: log signal-to-noise ratio of the last time.
     """
 
     lowest = -8.0
 
-    def __init__(self, path: GaussianPath, eps: float, highest: float = 0.0) -> None:
+    def __init__(self, path: GaussianPath, t_margin: float, highest: float = 0.0) -> None:
         self.path = path
         ratios = torch.linspace(self.lowest, highest, self.num_knots, dtype=torch.float64)
-        self.knots = require_one_sided(path).log_snr_inverse(ratios).clamp(*path.interval(eps))
+        self.knots = (
+            require_one_sided(path).log_snr_inverse(ratios).clamp(*path.interval(t_margin))
+        )
         self.start, self.end = self.knots[0].item(), self.knots[-1].item()
 
 
@@ -134,14 +136,14 @@ class SharedTimes(UniformTime):
     """A few stratified uniform times, each shared by consecutive rows, to amortise per-time cost.
 
     Args:
-        path, eps: as for ``TimeSampler``.
+        path, t_margin: as for ``TimeSampler``.
         num_times: number of distinct times; it must divide the number of rows.
     """
 
     is_stratified = True
 
-    def __init__(self, path: GaussianPath, eps: float, num_times: int) -> None:
-        super().__init__(path, eps)
+    def __init__(self, path: GaussianPath, t_margin: float, num_times: int) -> None:
+        super().__init__(path, t_margin)
         self.num_times = num_times
 
     def sample(self, num: int, generator: torch.Generator) -> TimeSample:

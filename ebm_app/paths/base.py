@@ -72,8 +72,8 @@ class GaussianPath(ABC):
         """Return (base, delta), each (B, *)."""
 
     @abstractmethod
-    def interval(self, eps: float) -> tuple[float, float]:
-        """Return the first and the last time, a margin ``eps`` away from degenerate ends."""
+    def interval(self, t_margin: float) -> tuple[float, float]:
+        """Return the first and the last time, a margin ``t_margin`` away from degenerate ends."""
 
     def alpha_dt(self, t: Tensor) -> Tensor:
         """Return d alpha_t / dt."""

@@ -128,8 +128,8 @@ class SchrodingerBridgePath(GaussianPath):
     def endpoints(self, sample: PathSample) -> tuple[Tensor, Tensor]:
         return sample.x0, sample.x1 - sample.x0
 
-    def interval(self, eps: float) -> tuple[float, float]:
-        return eps, 1.0 - eps
+    def interval(self, t_margin: float) -> tuple[float, float]:
+        return t_margin, 1.0 - t_margin
 
     def alpha_dt(self, t: Tensor) -> Tensor:
         return torch.ones_like(t)

@@ -20,8 +20,8 @@ class OneSidedPath(GaussianPath):
     def endpoints(self, sample: PathSample) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(sample.x1), sample.x1
 
-    def interval(self, eps: float) -> tuple[float, float]:
-        return 0.0, 1.0 - eps
+    def interval(self, t_margin: float) -> tuple[float, float]:
+        return 0.0, 1.0 - t_margin
 
     def reference_log_density(self, x: Tensor) -> Tensor:
         """Return log p_0(x) = log N(x; 0, I) per dimension, in nats: (B, *) -> (B, *) float64."""

@@ -191,8 +191,10 @@ class Train(DataFlags, Run):
     dequantisation: str = setting(
         "density within a grey level: uniform or truncated_normal", "truncated_normal"
     )
-    eps: Margin | None = setting(
-        "margin: the last time is 1 - eps; if not given, it follows from the dequantisation", None
+    t_margin: Margin | None = setting(
+        "margin of the times: the last one is 1 - t_margin; if not given, it follows from the "
+        "dequantisation",
+        None,
     )
     classes: Literal["none", "all"] = setting("class labels of a class-conditional model", "none")
     label_dropout: Share = setting("share of class labels dropped in training", 0.4)
@@ -302,7 +304,7 @@ def changes_of(
 
 
 def _is_same(before: Any, now: Any) -> bool:
-    """Whether two values are equal, with a tolerance for computed floats such as eps."""
+    """Whether two values are equal, with a tolerance for computed floats such as t_margin."""
     if isinstance(before, float) and isinstance(now, float):
         return math.isclose(before, now, rel_tol=1e-9)
     return before == now

@@ -58,7 +58,7 @@ from ebm_app.utils.registry import choose
 EARLY_T_SCALE = 200.0
 #: Margin of uniformly dequantised images with 256 levels; the noise of the last time then has a
 #: standard deviation of 1 / 78 of a bin
-UNIFORM_EPS = 5e-9
+UNIFORM_T_MARGIN = 5e-9
 #: Valid values of settings that name a class or function
 NAMES = {
     "space": SPACES,
@@ -118,7 +118,11 @@ def build_trainer(
     from diffusers import ModelMixin  # slow to import
 
     objective = make_objective(
-        config.objective, config.divergence, config.weighting, config.stein_factor, ebm_config.eps
+        config.objective,
+        config.divergence,
+        config.weighting,
+        config.stein_factor,
+        ebm_config.t_margin,
     )
     if isinstance(objective, TSM):
         refuse_compiler(accelerator)
@@ -139,7 +143,7 @@ def build_trainer(
     batches = Batches(
         ebm,
         data.train,
-        TIME_SAMPLERS[config.time_sampler](ebm.model.path, ebm_config.eps, **ends),
+        TIME_SAMPLERS[config.time_sampler](ebm.model.path, ebm_config.t_margin, **ends),
         config.train_batch_size * config.gradient_accumulation_steps * accelerator.num_processes,
         config.seed,
         AUGMENTATIONS[config.augmentation](),
@@ -184,14 +188,16 @@ def make_config(config: Train, data: ImageData, flow: Flow | None = None) -> EBM
         condition_dim=AUGMENTATIONS[config.augmentation].dim,
         path=PathConfig(config.path, config.c),
         net=from_attributes(UNetConfig, config),
-        eps=UNIFORM_EPS * (256 / data.num_levels) ** 2 if config.eps is None else config.eps,
+        t_margin=UNIFORM_T_MARGIN * (256 / data.num_levels) ** 2
+        if config.t_margin is None
+        else config.t_margin,
     )
     require_one_sided(build_path(ebm_config))
     PREDICTIONS[config.prediction].check(build_path(ebm_config), ebm_config.stein_head)
     dequantiser = DEQUANTISERS[config.dequantisation]()
     end = dequantiser.time(Cells(data.num_levels, space), build_path(ebm_config))
-    if config.eps is None and end < 1:  # the dequantiser defines the margin
-        ebm_config = replace(ebm_config, eps=1 - end)
+    if config.t_margin is None and end < 1:  # the dequantiser defines the margin
+        ebm_config = replace(ebm_config, t_margin=1 - end)
     return ebm_config
 
 

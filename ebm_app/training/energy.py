@@ -104,7 +104,7 @@ def build_trainer(
         init_from(ebm, config.init_from)
     ebm.to(accelerator.device)
     size = config.train_batch_size * config.gradient_accumulation_steps * accelerator.num_processes
-    sampler = ArcLength(ebm.model.path, ebm.config.eps)
+    sampler = ArcLength(ebm.model.path, ebm.config.t_margin)
     batches = Batches(ebm, data.train, sampler, size, config.seed)
     return Trainer(
         accelerator,
@@ -152,7 +152,7 @@ def energy_config(teacher: EBM) -> EBMConfig:
         calibration=None,
         dequantisation=LEARNED_DECODER,
         decoder=config.prediction,
-        eps=1 - end,
+        t_margin=1 - end,
     )
 
 

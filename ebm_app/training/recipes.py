@@ -52,14 +52,14 @@ WIDE: dict[str, Any] = dict(
     dropout=0.1,
 )
 #: Settings in a latent space, where the bins of the grey levels are wide and of different widths:
-#: Fourier features do not help, and a larger eps does not blur the bins. Latent points are white,
-#: so the network reads the decoded image. Shifted images have unlikely latent points, so there is
-#: no augmentation.
+#: Fourier features do not help, and a larger t_margin does not blur the bins. Latent points are
+#: white, so the network reads the decoded image. Shifted images have unlikely latent points, so
+#: there is no augmentation.
 LATENT: dict[str, Any] = dict(
     input_frequencies=(),
     augmentation="none",
     net_input="x",
-    eps=1e-3,
+    t_margin=1e-3,
     dequantisation="uniform",
     prediction="moments",
 )

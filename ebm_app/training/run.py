@@ -40,7 +40,9 @@ LOCK = ".lock"
 #: Backends of torch.compile that do not compile
 UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
 #: Settings that may differ between a run and the model it is initialised from
-FREE = frozenset({"dataset", "class_names", "num_nodes", "eps", "dequantisation", "calibration"})
+FREE = frozenset(
+    {"dataset", "class_names", "num_nodes", "t_margin", "dequantisation", "calibration"}
+)
 #: The same for a run that adds an early network; only that network uses the labels
 FREE_WITH_EARLY = FREE | {"early", "num_classes"}
 

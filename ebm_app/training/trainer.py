@@ -222,7 +222,7 @@ class Trainer:
             step = self.now.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
             raise UserError(
                 f"The {what} of step {step} is not finite. Use a smaller --learning_rate or "
-                "--max_grad_norm, --mixed_precision no, or a larger --eps."
+                "--max_grad_norm, --mixed_precision no, or a larger --t_margin."
             )
 
     @contextmanager

@@ -102,18 +102,18 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
 
 
 def link_updates(parameters: Mapping[str, str], models: Models, tabs: Sequence[str]) -> list[Any]:
-    """Return updates of model, tabs, class, guidance, seed and the checkbox for new seeds from the
-    query parameters of an address. Invalid values are ignored."""
+    """Return updates of model, tabs, class, guidance scale, seed and the checkbox for new seeds
+    from the query parameters of an address. Invalid values are ignored."""
     name, tab = parameters.get("model"), parameters.get("tab")
     name = name if name in models.folders else next(iter(models.folders))
     which, guided = generate.class_options(name, parameters.get("class"), models=models)
-    guidance = read_number(parameters, "guidance", generate.MAX_GUIDANCE)
+    guidance_scale = read_number(parameters, "guidance_scale", generate.MAX_GUIDANCE)
     seed = read_number(parameters, "seed", MAX_SEED)
     return [
         name,
         gr.update(selected=tab) if tab in tabs else gr.skip(),
         which,
-        guided if guidance is None else {**guided, "value": guidance},
+        guided if guidance_scale is None else {**guided, "value": guidance_scale},
         gr.skip() if seed is None else int(seed),
         gr.skip() if seed is None else False,
     ]

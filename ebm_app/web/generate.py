@@ -38,7 +38,7 @@ def generate(
     seed: int,
     randomise: bool,
     which: str = ANY,
-    guidance: float = 1.0,
+    guidance_scale: float = 1.0,
     *,
     models: Models,
 ) -> Iterator[tuple[list[tuple[Image.Image, str]], str, int]]:
@@ -46,7 +46,7 @@ def generate(
 
     Returns the images as PNG files with their classes as captions, a text, and the seed.
     ``randomise`` replaces the seed by a random one. ``which`` is a class, "any" or "one of each".
-    ``guidance`` only applies to class-conditional models.
+    ``guidance_scale`` only applies to class-conditional models.
     """
     seed = secrets.randbelow(shared.MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
@@ -55,11 +55,11 @@ def generate(
     condition, run = {}, f"{model} · seed {seed}"
     captions = [f"image {number}" for number in range(1, num_images + 1)]
     if labels:
-        condition, classes = {"labels": labels, "guidance": guidance}, "random classes"
+        condition, classes = {"labels": labels, "guidance_scale": guidance_scale}, "random classes"
         if labels != RANDOM:
             captions = [labels[index % len(labels)] for index in range(num_images)]
             classes = "class " + ", ".join(labels)
-        run = f"{classes}, guidance {guidance:g} · {run}"
+        run = f"{classes}, guidance {guidance_scale:g} · {run}"
     begin = time.perf_counter()
     size = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
     steps = {kind.counts: num_steps, "batch_size": size}
@@ -107,7 +107,7 @@ def default_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, list[gr.Component]]:
     """Add the tab and its endpoint /generate to the page. Return the gallery, and the components
-    that a link sets: class, guidance, seed and whether the seed is random."""
+    that a link sets: class, guidance scale, seed and whether the seed is random."""
     gr.Markdown(HINT)
     first, kind = next(iter(SAMPLERS.items()))
     labels = [ANY, EACH, *models.classes()]
@@ -121,7 +121,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
                 sampler = gr.Dropdown(list(SAMPLERS), value=first, label="Sampler", info=info)
                 info = "0: unconditional, 1: conditional, more: clearer and less varied images"
                 bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
-                guidance = gr.Slider(**bounds, label="Guidance", info=info)
+                guidance_scale = gr.Slider(**bounds, label="Guidance", info=info)
                 steps = getattr(kind, kind.counts)
                 steps = shared.slider(1, MAX_STEPS, steps, label="Steps", info=kind.steps)
                 seeds = shared.seed_box(seed)
@@ -129,19 +129,19 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Gallery, li
         with gr.Column(scale=2, elem_classes="first"):
             images = shared.gallery(label="Samples")
             text = shared.text_box(label="Run")
-    inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance]
+    inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance_scale]
     outputs = [images, text, seeds]
     event = shared.start_by(buttons, generate, inputs, outputs, "sample", models=models)
-    shown = {"class": which, "model": model, "guidance": guidance, "seed": seeds}
+    shown = {"class": which, "model": model, "guidance_scale": guidance_scale, "seed": seeds}
     event.success(None, [*shown.values()], js=shared.write_link(*shown), **shared.AT_ONCE)
     # loading a model may take seconds, so only the last selection is applied
     options = {**shared.AT_ONCE, "trigger_mode": "always_last"}
     update = partial(default_steps, models=models)
     gr.on([sampler.change, model.change], update, [model, sampler], steps, **options)
     update = partial(class_options, models=models)
-    model.input(update, [model, which], [which, guidance], **shared.AT_ONCE)
+    model.input(update, [model, which], [which, guidance_scale], **shared.AT_ONCE)
     shared.clear_on([model.input], [event], [images, text])
-    return images, [which, guidance, seeds, randomise]
+    return images, [which, guidance_scale, seeds, randomise]
 
 
 def send_on_click(images: gr.Gallery, upload: gr.Image, tabs: dict[gr.Tabs, str]) -> None:

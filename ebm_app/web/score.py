@@ -122,7 +122,7 @@ class Scorer:
             **facts,
             "estimator": estimator,
             "normalised": estimator == "elbo",
-            "eps": ebm.config.eps,
+            "t_margin": ebm.config.t_margin,
             "num_dims": image.numel(),
             "notes": notes,
         }

@@ -43,14 +43,14 @@ def test_all_estimators_are_compared(run, tmp_path):
     figures, printed = run(*flags, *settings)
     rows = figures["estimators"]
     assert set(rows) == ESTIMATORS and all(f"| {name} |" in printed for name in ESTIMATORS)
-    wanted = {"bits_per_dim", "stderr", "eps", "nfe", "num_images", "seconds"}
+    wanted = {"bits_per_dim", "stderr", "t_margin", "nfe", "num_images", "seconds"}
     assert all(wanted <= set(row) for row in rows.values())
     assert {key: figures[key] for key in rows["elbo"]} == rows["elbo"]  # the first leads
     pairs = {(pair["first"], pair["second"]): pair for pair in figures["disagreements"]}
     names = "probability_flow", "time_integral"
     a, b = (rows[name]["bits_per_dim"] for name in names)
     assert len(pairs) == 6 and pairs[names]["difference"] == pytest.approx(a - b, abs=1e-12)
-    assert rows["time_integral"]["eps"] == pytest.approx(1e-4)
+    assert rows["time_integral"]["t_margin"] == pytest.approx(1e-4)
     assert rows["probability_flow"]["numerical_error"] is None  # a single probe
     row = rows["path_integral"]  # the errors of two images are independent
     assert row["numerical_error"] == pytest.approx(row["image_error"] / math.sqrt(2))
@@ -89,8 +89,8 @@ def test_bits_are_those_of_the_model(run, folder):
 
 
 def test_margin_beyond_training_is_reported(run):
-    for eps, is_beyond in ((1e-5, True), (1e-3, False)):
-        _, printed = run("--limit", 2, "--repeats", 1, "--eps", eps)
+    for t_margin, is_beyond in ((1e-5, True), (1e-3, False)):
+        _, printed = run("--limit", 2, "--repeats", 1, "--t_margin", t_margin)
         assert ("trained on times up to" in printed) == is_beyond
 
 

@@ -36,7 +36,7 @@ def test_images_depend_only_on_the_seed(folder, tmp_path):
         (bpd, "nowhere", "nowhere"),
         (bpd, "grey --dataset mnist --data_root none", "mnist"),
         (bpd, "colour --dataset digits", "got shape (1, 8, 8)"),
-        (bpd, "grey --eps 0", "eps"),
+        (bpd, "grey --t_margin 0", "t_margin"),
         (bpd, "grey --estimator guess", "guess"),
         (sample, "damaged", "damaged"),
         (sample, "grey --sampler_args end_variance=guess", "end_variance"),

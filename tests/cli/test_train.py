@@ -23,7 +23,7 @@ from ebm_app.utils.output import lock
 ERRORS = {
     "--objective nce": "ctsm, ctsm_v, tsm",
     "--objective tsm": "--stein_factor 0",
-    "--eps 0.7": "eps.*0.5",
+    "--t_margin 0.7": "t_margin.*0.5",
     "--objective tsm --stein_factor 0 --prediction raw --compile inductor": "Leave out --compile",
     "--lr_decay_steps 5": "constant_with_warmup",
     "--resume_from_checkpoint latest": "no intact checkpoint",

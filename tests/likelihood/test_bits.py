@@ -135,11 +135,11 @@ def test_truncated_normal_points_have_its_density(name, shape, tau):
         assert torch.allclose(e, torch.full_like(e, at), rtol=1e-2)
 
 
-@pytest.mark.parametrize("eps", [1e-2, 1e-4, 1e-7])
-def test_decoder_draws_both_logarithms_at_one_point(eps):
+@pytest.mark.parametrize("t_margin", [1e-2, 1e-4, 1e-7])
+def test_decoder_draws_both_logarithms_at_one_point(t_margin):
     """The noise is wider than the cells, as wide, and narrower."""
     path, levels = PATHS["linear"], images(17, 50, (1, 2, 2))
-    density = SimpleNamespace(path=path, end=1 - eps)
+    density = SimpleNamespace(path=path, end=1 - t_margin)
     point = Decoder().points(levels, cells(17), uniform(levels.shape, 1), density)
     alpha, sigma = moments(path, density.end)
     every = alpha * centres(torch.arange(17), 17)
@@ -149,8 +149,8 @@ def test_decoder_draws_both_logarithms_at_one_point(eps):
     assert torch.allclose(point.negative_log_q, log_p - log_q, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("eps", [3e-2, 3e-3, 1e-3, 1e-5])
-def test_learned_decoder_matches_the_posterior_of_independent_pixels(eps):
+@pytest.mark.parametrize("t_margin", [3e-2, 3e-3, 1e-3, 1e-5])
+def test_learned_decoder_matches_the_posterior_of_independent_pixels(t_margin):
     """The prior of a pixel is N(0.2, 0.4^2) restricted to the levels. By Bayes' rule, log p_t(y)
     - log q(y | k) + log P(k | y) = log P(k) at every y for the exact posterior."""
     path, levels = PATHS["linear"], images(17, 50, (1, 2, 2))
@@ -171,7 +171,7 @@ def test_learned_decoder_matches_the_posterior_of_independent_pixels(eps):
             score = (path.alpha(t[0]) * mean - x) / v
             return ModelOutput(x, score, variance * path.marginal_variance(t[0]) / v)
 
-    density = Exact(path, eps)
+    density = Exact(path, t_margin)
     point = LearnedDecoder().points(levels, cells(17), uniform(levels.shape, 1), density)
     decode = partial(density.level_log_prob, x=point.y, t=density.end)
     found = torch.stack([decode(torch.full_like(levels, k)) for k in range(17)], -1)

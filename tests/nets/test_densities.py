@@ -31,8 +31,8 @@ SHAPES = [(2,), (10,), (1, 8, 8)]
 INNER = [(0.05, 0.95), (0.3, 0.6), (0.0, 0.5), (0.9, 0.999)]
 
 
-def gaussian(path, std=0.6, mean=0.5, eps=1e-5):
-    return ExactModel(path, eps, [[mean]], [std])
+def gaussian(path, std=0.6, mean=0.5, t_margin=1e-5):
+    return ExactModel(path, t_margin, [[mean]], [std])
 
 
 def bridge(sigma=1.0):
@@ -186,7 +186,7 @@ def test_energy_equals_the_integral_of_its_time_derivative():
         assert torch.allclose(energy.log_density(x, t), integral, atol=1e-5)
         gradient = TimeScoreModel.log_density_gradient(energy, x, t)
         assert torch.allclose(energy.score(x, t), gradient, atol=1e-4)
-    other = energy.with_nodes(8).with_eps(0.1)
+    other = energy.with_nodes(8).with_t_margin(0.1)
     assert (other.num_nodes, other.end, other.calibration.mean) == (8, 0.9, 0.5)
     assert torch.equal(other.log_density(x, 0.9), energy.log_density(x, 0.9))
     assert "SchrodingerBridgePath" in error_of(energy_model, SchrodingerBridgePath())
@@ -261,11 +261,11 @@ def test_student_starts_from_the_late_network_of_its_teacher(early):
     first, *others = own.conv_in.weight.split(1, dim=1)
     assert torch.equal(first, theirs.conv_in.weight) and not torch.cat(others).any()
     end, x = student.model.end, torch.randn(3, 1, 8, 8)
-    assert student.config.eps > grey.eps and end == student.model.interval[1]
+    assert student.config.t_margin > grey.t_margin and end == student.model.interval[1]
     decoders = [ebm.model.level_log_prob(data.test[:3], x, end) for ebm in (student, teacher)]
     assert torch.allclose(*decoders, atol=1e-4)
-    early_end = EBM(dataclasses.replace(grey, dequantisation="decoder", eps=0.1))
-    assert energy_config(early_end).eps == pytest.approx(0.1)
+    early_end = EBM(dataclasses.replace(grey, dequantisation="decoder", t_margin=0.1))
+    assert energy_config(early_end).t_margin == pytest.approx(0.1)
     share = (data.train == 0).double().mean()
     assert student.model.base.log_weights[0, 0].exp() == pytest.approx(share.item(), abs=1e-3)
 

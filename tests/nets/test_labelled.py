@@ -53,11 +53,12 @@ def test_guidance_mixes_conditional_and_free_densities():
     conditional = torch.stack([output.score for output in outputs], 1)
     components = torch.stack([output.components for output in outputs], 1).view(x.shape)
     free = model(x, t)
-    for guidance in (0.0, 1.0, 1.5):
-        density = density_of(model, 64).conditioned_on(labels, guidance)
-        score = torch.lerp(free.score, conditional.view(x.shape), guidance)
+    for guidance_scale in (0.0, 1.0, 1.5):
+        density = density_of(model, 64).conditioned_on(labels, guidance_scale)
+        assert density.score_cost(0.6) == (1 if guidance_scale == 1 else 2)
+        score = torch.lerp(free.score, conditional.view(x.shape), guidance_scale)
         assert torch.allclose(density.output(x, t).score, score)
-        expected = torch.lerp(free.components, components, guidance)
+        expected = torch.lerp(free.components, components, guidance_scale)
         assert torch.allclose(density.output(x, t).components, expected)
         assert torch.allclose(density.log_density_gradient(x, 0.6), score, atol=1e-4)
     assert "of 3 labels, got 4 points" in error_of(density.output, x[:4], 0.6)
@@ -77,7 +78,7 @@ def test_conditional_samples_match_their_class(sampler):
 def test_class_probabilities_match_the_posterior():
     model = labelled()
     model.register_buffer("unused", torch.zeros(1, dtype=F64))  # sets device and dtype
-    config = EBMConfig("images", (1, 4, 4), 256, eps=1e-4, num_classes=3)
+    config = EBMConfig("images", (1, 4, 4), 256, t_margin=1e-4, num_classes=3)
     ebm = EBM(config, density_of(model, 64)).double()
     levels = (128 * (model.data((40, 1, 4, 4), 2) + 1)).floor().clamp(0, 255).byte()
     x = ebm.encode(levels, seed=4)
@@ -137,15 +138,15 @@ def test_early_network_is_trained_on_top_of_a_model(tmp_path):
     levels = images[:2]
     free, told = both.log_prob(levels), both.log_prob(levels, labels=[0, 1])
     assert torch.equal(again.log_prob(levels), free) and not torch.equal(free, told)
-    assert again.sample(2, labels=[1, 2], guidance=2.0, num_steps=2).shape == (2, 1, 8, 8)
-    assert "labels" in error_of(again.sample, 2, guidance=2.0)
+    assert again.sample(2, labels=[1, 2], guidance_scale=2.0, num_steps=2).shape == (2, 1, 8, 8)
+    assert "labels" in error_of(again.sample, 2, guidance_scale=2.0)
     assert "without labels" in error_of(first.sample, 2, labels=1)
     assert "classify" in error_of(first.classify, levels)
 
 
 def test_labels_without_a_stein_head():
     ebm = EBM(replace(GREY, num_classes=3, stein_head=False, prediction="normalised"))
-    settings = {"num_steps": 2, "labels": 1, "guidance": 2.0}
+    settings = {"num_steps": 2, "labels": 1, "guidance_scale": 2.0}
     assert ebm.sample(2, **settings).shape == (2, 1, 8, 8)
 
 

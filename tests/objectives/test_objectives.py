@@ -23,16 +23,16 @@ IMAGE = (1, 4, 4)
 MARGIN = 0.02
 
 
-def gaussian(path, shape=(2,), eps=MARGIN):
-    return ExactModel(path, eps, [[0.6]], [0.7], stein_channels=1)
+def gaussian(path, shape=(2,), t_margin=MARGIN):
+    return ExactModel(path, t_margin, [[0.6]], [0.7], stein_channels=1)
 
 
-def mixture(path, shape=(2,), eps=MARGIN):
-    return two_modes(path, eps, shape, stein_channels=1)
+def mixture(path, shape=(2,), t_margin=MARGIN):
+    return two_modes(path, t_margin, shape, stein_channels=1)
 
 
-def bridge(path, shape=(2,), eps=MARGIN):
-    return ExactBridge(path, eps, (-0.5, 0.8), (0.7, 0.6), stein_channels=1)
+def bridge(path, shape=(2,), t_margin=MARGIN):
+    return ExactBridge(path, t_margin, (-0.5, 0.8), (0.7, 0.6), stein_channels=1)
 
 
 class Shifted:
@@ -48,9 +48,9 @@ class Shifted:
         return ModelOutput(out.components + shift, out.score + shift)
 
 
-def draw(model, num, shape, times=UniformTime, eps=MARGIN):
+def draw(model, num, shape, times=UniformTime, t_margin=MARGIN):
     """A sample of the path and the importance weights of its times."""
-    t, weight = times(model.path, eps).sample(num, generator(0))
+    t, weight = times(model.path, t_margin).sample(num, generator(0))
     return model.sample(t, (num, *shape), 2), weight
 
 
@@ -65,7 +65,7 @@ OBJECTIVES = {
     "ctsm": CTSM(),
     "ctsm_v": CTSMv(),
     "ctsm_v and head": CTSMv(stein_factor=1.0),
-    "tsm": TSM(eps=MARGIN),
+    "tsm": TSM(t_margin=MARGIN),
 }
 CASES = {
     "linear": (gaussian, LinearVPPath()),
@@ -91,7 +91,7 @@ def test_normalised_losses_have_unit_size(path, shape):
     """On centred data of variance c and for s = 0, CTSM-v is 1 and CTSM is D at every t. An exact
     Stein head leaves (1/v - 1/m) / b^2 = 1, times its factor."""
     model = ExactModel(path, 1e-5, [[0.0]], [0.4**0.5], stein_channels=1)
-    batch = sample, _ = draw(model, 8000, shape, ArcLength, eps=1e-5)
+    batch = sample, _ = draw(model, 8000, shape, ArcLength, t_margin=1e-5)
 
     def zero_time_score(x, t):
         return ModelOutput(torch.zeros_like(x), model.exact_score(x, t))
@@ -113,7 +113,7 @@ def test_single_output_trains_by_ctsm_and_tsm_only():
         score = model.time_score(x, t)
         return ModelOutput(score.reshape(-1, *(1,) * (x.ndim - 1)), None)
 
-    for objective in (CTSM(), TSM(eps=MARGIN)):
+    for objective in (CTSM(), TSM(t_margin=MARGIN)):
         whole, summed = (objective(s, model.path, *batch) for s in (model, total))
         assert torch.allclose(whole, summed, rtol=1e-10, atol=1e-10)
     with pytest.raises(ValueError, match="shape"):

@@ -20,8 +20,8 @@ MEAN, STD = 0.7, 0.5
 PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
 
 
-def gaussian(path=PATHS["linear"], head=1, nodes=24, eps=1e-5, model=ExactModel):
-    return density_of(model(path, eps, [[MEAN]], [STD], stein_channels=head), nodes)
+def gaussian(path=PATHS["linear"], head=1, nodes=24, t_margin=1e-5, model=ExactModel):
+    return density_of(model(path, t_margin, [[MEAN]], [STD], stein_channels=head), nodes)
 
 
 def run(sampler, density, x0, seed=0):
@@ -114,7 +114,7 @@ def test_a_model_without_head_counts_both_passes_at_every_node(sampler):
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samples_depend_on_start_and_generator_alone(name):
     sampler = SAMPLERS[name](**{SAMPLERS[name].counts: 3})
-    density, x0, before = gaussian(eps=1e-3), normal((4, 2)), torch.random.get_rng_state()
+    density, x0, before = gaussian(t_margin=1e-3), normal((4, 2)), torch.random.get_rng_state()
     one, same, other = (run(sampler, density, x0, seed)[-1].x for seed in (0, 0, 1))
     assert torch.equal(one, same) and not one.requires_grad
     assert torch.equal(one, other) == (name != "annealed_hmc")  # the flows add no noise

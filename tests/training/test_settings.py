@@ -67,9 +67,9 @@ def test_size_selects_the_network_of_the_recipe():
 
 def test_eps_follows_from_the_dequantisation_unless_it_is_set():
     own = config_of()
-    assert config_of(eps=1e-6).eps == 1e-6 < own.eps
+    assert config_of(t_margin=1e-6).t_margin == 1e-6 < own.t_margin
     uniform = config_of(dequantisation="uniform", prediction="moments")
-    assert uniform.eps == pytest.approx(5e-9 * (256 / 17) ** 2)
+    assert uniform.t_margin == pytest.approx(5e-9 * (256 / 17) ** 2)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_recipe_of_images_fits_their_space():
     flow = Flow(FlowConfig("images", OTHER.image_shape, OTHER.num_levels, "gaussian"))
     latent = config_of(OTHER, flow)
     assert (latent.prediction, latent.dequantisation) == ("moments", "uniform")
-    assert (latent.space, latent.eps, latent.net_input) == ("gaussian", 1e-3, "x")
+    assert (latent.space, latent.t_margin, latent.net_input) == ("gaussian", 1e-3, "x")
     assert input_frequencies(200)[::5] == (3.125, 100.0)
     assert input_frequencies(2) == (1.0,)
 

@@ -153,7 +153,7 @@ PLAIN = {"divergence": "squared", "prediction": "normalised", "stein_factor": 0.
 def test_every_objective_learns(data, tmp_path, chosen):
     """On images of one level, the loss falls on the same validation draws."""
     levels = torch.full_like(data.train, 8)
-    settings = {"eps": 1e-2, "dequantisation": "uniform", "learning_rate": 1e-2, **chosen}
+    settings = {"t_margin": 1e-2, "dequantisation": "uniform", "learning_rate": 1e-2, **chosen}
     settings |= {"max_train_steps": 30, "train_batch_size": 32, "checkpointing_steps": 30}
     settings |= {"validation_images": 10, "validation_repeats": 4, "validation_steps": 30}
     images = ImageData("noise", 17, levels, levels[:10], levels[:10])

@@ -176,7 +176,7 @@ def test_stop_works_within_a_step_and_kinds_do_not_wait(visit, monkeypatch):
 
 
 def test_link_selects_model_class_seed_and_tab(visit):
-    page = visit(query="&model=labelled&class=2&seed=7&guidance=2.5&tab=generate")
+    page = visit(query="&model=labelled&class=2&seed=7&guidance_scale=2.5&tab=generate")
     page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=WAIT)
     set_number(page, "Steps", 2)
     set_number(page, "Images", 3)

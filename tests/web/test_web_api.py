@@ -16,7 +16,7 @@ from PIL import Image
 ENDPOINTS = {
     "/generate": {
         **{"model": "grey", "sampler": "dpm", "num_images": 10, "num_steps": 25, "seed": 5},
-        **{"randomise": True, "which": "any", "guidance": 1.5},
+        **{"randomise": True, "which": "any", "guidance_scale": 1.5},
     },
     "/mi": {"x": None, "y": None, "steps": 1_000, "seed": 5},
     "/mi_example": {"task": "normal_1x1", "num_rows": 2_000, "seed": 5},

@@ -125,8 +125,8 @@ def run(models, seed=7, randomise=False, num=5):
     return generate.generate("grey", "probability_flow", num, 3, seed, randomise, models=models)
 
 
-def run_class(models, model, which, num=1, guidance=1.0):
-    return generate.generate(model, "dpm", num, 2, 3, False, which, guidance, models=models)
+def run_class(models, model, which, num=1, guidance_scale=1.0):
+    return generate.generate(model, "dpm", num, 2, 3, False, which, guidance_scale, models=models)
 
 
 def test_steps_and_final_images_are_shown(models, monkeypatch):

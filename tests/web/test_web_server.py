@@ -106,12 +106,14 @@ def test_link_sets_valid_values_only(models):
     def updates(**parameters):
         return link_updates(parameters, models, ["score", "generate"])
 
-    values = {"tab": "generate", "class": "2", "guidance": "2.5", "seed": "7"}
-    model, tab, which, guidance, *rest = updates(model="labelled", **values)
+    values = {"tab": "generate", "class": "2", "guidance_scale": "2.5", "seed": "7"}
+    model, tab, which, guidance_scale, *rest = updates(model="labelled", **values)
     assert model == "labelled" and tab["selected"] == "generate"
-    assert which["value"] == "2" and guidance["value"] == 2.5 and rest == [7, False]
-    model, tab, which, guidance, *rest = updates(model="../x", tab="x", guidance="9", seed="-1")
-    assert model == "grey" and which["value"] == "any" and "value" not in guidance
+    assert which["value"] == "2" and guidance_scale["value"] == 2.5 and rest == [7, False]
+    model, tab, which, guidance_scale, *rest = updates(
+        model="../x", tab="x", guidance_scale="9", seed="-1"
+    )
+    assert model == "grey" and which["value"] == "any" and "value" not in guidance_scale
     assert tab == gr.skip() and rest == [gr.skip()] * 2
     assert '{"tab": "score"}' in write_link("model", tab="score")
 
