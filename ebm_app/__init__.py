@@ -1,7 +1,7 @@
 """Density ratios, likelihoods and samples from time scores.
 
 ``EBM`` is an energy-based model of images, and ``train`` trains it. ``Flow`` is a normalising flow
-whose latent space an ``EBM`` can use. ``CTSMRatio`` and ``log_density_ratio`` estimate the log
+whose latent space an ``EBM`` can use. ``CTSMRatio`` and ``ClassifierRatio`` estimate the log
 density ratio of two samples, and ``mutual_information`` the dependence of paired rows. ``PATHS``,
 ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` list the options by name. Each module states its
 equations.
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from ebm_app.likelihood import ESTIMATORS
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
+    from ebm_app.ratios.classifier import ClassifierRatio
     from ebm_app.ratios.ctsm import CTSMRatio
     from ebm_app.ratios.information import mutual_information
-    from ebm_app.ratios.two_samples import log_density_ratio
     from ebm_app.sampling import SAMPLERS
     from ebm_app.training.api import train
 
 #: Public names and their modules, imported at first use because importing takes seconds
 HOMES = {
     "CTSMRatio": "ratios.ctsm",
+    "ClassifierRatio": "ratios.classifier",
     "EBM": "ebm",
     "Flow": "flow",
     "ESTIMATORS": "likelihood",
@@ -37,7 +38,6 @@ HOMES = {
     "Product": "compose",
     "SAMPLERS": "sampling",
     "complete": "completion",
-    "log_density_ratio": "ratios.two_samples",
     "mutual_information": "ratios.information",
     "sample_composed": "compose",
     "train": "training.api",
