@@ -22,6 +22,7 @@ from ebm_app.ratios.estimate import (
 from ebm_app.ratios.rows import as_table, assign_folds, check_columns
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Int, Seed, check_argument
+from ebm_app.utils.random import derive_seed
 
 #: Rows (n, D) float64 -> log p_1 / p_0 (n,) float64, in nats
 LogRatio = Callable[[np.ndarray], np.ndarray]
@@ -67,8 +68,8 @@ class CrossFitRatio(BaseEstimator, ABC):
             UserError: for values that are not real numbers, missing or infinite; for columns that
                 are constant or differ between the samples; for fewer than 5 distinct rows a fold.
         """
-        num_folds = check_argument(NumFolds, "num_folds", self.num_folds)
-        numbers = np.random.default_rng(check_argument(Seed, "random_state", self.random_state))
+        num_folds, seed = self._settings()
+        numbers = np.random.default_rng(seed)
         tables = {what: as_table(x, what) for what, x in (("x0", x0), ("x1", x1))}
         self.columns_ = tables["x0"].columns
         check_columns(tables["x1"].columns, self.columns_)
@@ -85,7 +86,7 @@ class CrossFitRatio(BaseEstimator, ABC):
 
     def cross_fit(self, p0: Sample, p1: Sample, what: str) -> RatioEstimate:
         """Learn a ratio without each fold, and estimate the divergence named ``what``."""
-        samples, num_folds = (p0, p1), check_argument(NumFolds, "num_folds", self.num_folds)
+        samples, (num_folds, seed) = (p0, p1), self._settings()
         held_out = tuple(np.zeros(len(sample.rows)) for sample in samples)
         training, self.ratios_ = [], []
         for fold in range(num_folds):
@@ -94,7 +95,7 @@ class CrossFitRatio(BaseEstimator, ABC):
                 sample._replace(fold=number).select(number > 0)
                 for sample, number in zip(samples, folds, strict=True)
             ]
-            ratio = self.learn(*rest, seed=self.random_state * num_folds + fold)
+            ratio = self.learn(*rest, derive_seed(seed, fold))
             for sample, number, out in zip(samples, folds, held_out, strict=True):
                 out[number == 0] = ratio(sample.rows[number == 0])
             training.append(tuple(ratio(sample.rows) for sample in rest))
@@ -123,6 +124,11 @@ class CrossFitRatio(BaseEstimator, ABC):
         value = np.mean([ratio(rows) for ratio in self.ratios_], 0)
         is_normalised = self.estimate_.effective_rows >= MIN_EFFECTIVE_ROWS
         return value - log_mean_exp(self.estimate_.log_ratio0) if is_normalised else value
+
+    def _settings(self) -> tuple[int, int]:
+        """Return the checked number of folds and seed."""
+        num_folds = check_argument(NumFolds, "num_folds", self.num_folds)
+        return num_folds, check_argument(Seed, "random_state", self.random_state)
 
     def _standardise(self, rows: np.ndarray) -> np.ndarray:
         return (rows - self.centre_) / self.scale_

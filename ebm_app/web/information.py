@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gradio as gr
 from matplotlib.figure import Figure
@@ -13,6 +13,7 @@ from ebm_app.ratios.plots import plot_learning
 from ebm_app.ratios.problems import learn_information
 from ebm_app.ratios.rows import read_rows
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import check_argument
 from ebm_app.utils.registry import choose
 
 from . import shared
@@ -45,7 +46,7 @@ def mi_paper(
 
     Returns a plot of the estimate by training step, a text, and the metrics in nats.
     """
-    choose("dimension", dim, DIMENSIONS)
+    check_argument(Literal[DIMENSIONS], "dimension", dim)
     truth, curve = dim / 4, []
     begin, shown = time.perf_counter(), 0.0
     for step, value in learn_information(dim, steps, seed, device):
