@@ -22,7 +22,6 @@ from ebm_app.ratios.estimate import (
 from ebm_app.ratios.rows import as_table, assign_folds, check_columns
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Int, Seed, check_argument
-from ebm_app.utils.random import derive_seed
 
 #: Rows (n, D) float64 -> log p_1 / p_0 (n,) float64, in nats
 LogRatio = Callable[[np.ndarray], np.ndarray]
@@ -95,7 +94,7 @@ class CrossFitRatio(BaseEstimator, ABC):
                 sample._replace(fold=number).select(number > 0)
                 for sample, number in zip(samples, folds, strict=True)
             ]
-            ratio = self.learn(*rest, derive_seed(seed, fold))
+            ratio = self.learn(*rest, (seed * num_folds + fold) % 2**63)
             for sample, number, out in zip(samples, folds, held_out, strict=True):
                 out[number == 0] = ratio(sample.rows[number == 0])
             training.append(tuple(ratio(sample.rows) for sample in rest))

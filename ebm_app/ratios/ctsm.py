@@ -30,7 +30,13 @@ from ebm_app.objectives.regression import OBJECTIVES, inverse_variance
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import SchrodingerBridgePath
 from ebm_app.ratios.cross_fit import CrossFitRatio, LogRatio, Sample
-from ebm_app.ratios.estimate import HeldOut, RatioEstimate, bound_estimate, mean_estimate
+from ebm_app.ratios.estimate import (
+    MIN_EFFECTIVE_ROWS,
+    HeldOut,
+    RatioEstimate,
+    bound_estimate,
+    mean_estimate,
+)
 from ebm_app.ratios.gaussians import GaussianRatio
 from ebm_app.ratios.methods import MLP, TimeScoreRatio
 from ebm_app.utils.fields import Steps, check_argument
@@ -103,7 +109,8 @@ class CTSMRatio(CrossFitRatio):
     def summarise(self, held_out: HeldOut) -> RatioEstimate:
         """Return the estimate by the bound, or by the mean log ratio where there is no bound."""
         estimate = bound_estimate(held_out)
-        return estimate if estimate.value is not None else mean_estimate(held_out)
+        is_far = estimate.effective_rows < MIN_EFFECTIVE_ROWS
+        return mean_estimate(held_out) if is_far else estimate
 
 
 class BridgeTimeScore(nn.Module):

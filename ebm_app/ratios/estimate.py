@@ -64,9 +64,8 @@ class RatioEstimate:
     def figures(self) -> dict[str, Any]:
         """Return all fields except per-row values, for JSON."""
         numbers = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
-        return {**numbers, "interval": self.interval and list(self.interval)} | {
-            "warnings": list(self.warnings)
-        }
+        lists = {"interval": self.interval and list(self.interval), "warnings": [*self.warnings]}
+        return {**numbers, **lists}
 
     def summary(self) -> str:
         """Return the estimate as text, warnings first."""
