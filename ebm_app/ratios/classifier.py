@@ -21,9 +21,10 @@ from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from ebm_app.ratios.cross_fit import CrossFitRatio, LogRatio, Sample
-from ebm_app.ratios.gaussians import GaussianRatio, logistic_losses, mean_loss
+from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, Steps, check_argument
 from ebm_app.utils.fitting import fit, select_average
@@ -133,7 +134,13 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         train, validation = (
             [x[part & (labels == number)] for number in (0, 1)] for part in (~held_out, held_out)
         )
-        self.prior_ = math.log(len(train[1]) / len(train[0]))
+        counts = [len(rows) for rows in (*train, *validation)]
+        if min(counts) < 2:
+            raise UserError(
+                f"Got {counts[:2]} rows of the two classes to train on, and {counts[2:]} to "
+                "validate. Use at least two of each."
+            )
+        self.prior_ = math.log(counts[1] / counts[0])
         num_steps = check_argument(Steps, "steps", self.steps)
         self.ratio_ = train_network(train, validation, generator, num_steps)
         return self
@@ -161,9 +168,9 @@ class NetworkRatio(nn.Module):
         self.layers = nn.Sequential(first, nn.SiLU(), nn.Linear(WIDTH, WIDTH), nn.SiLU(), last)
 
     def inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the network at rows x (N, D), and the log ratio of the Gaussians
-        (N,): the asinh of the rows, of their squares, and of the coordinates along the first axes,
-        standardised by p_1."""
+        """Return the inputs of the network at rows x (N, D), float32, and the log ratio of the
+        Gaussians (N,). Inputs are the rows, their squares less 1, and the asinh of the coordinates
+        along the first axes, standardised by p_1."""
         base = self.base
         along = (base.coordinates(x) - base.means[1]) / base.variances[1].sqrt()
         inputs = torch.cat([x, x.square() - 1, along[:, :MAX_AXES].asinh()], 1)
@@ -186,7 +193,7 @@ def train_network(
     num_steps: int,
 ) -> NetworkRatio:
     """Learn log p_1 / p_0 from standardised samples of (p_0, p_1), each (N, D)."""
-    base = GaussianRatio.select(train, validation)
+    base = GaussianRatio.fit(*train, select_shrinkage(train, validation))
     with initial_weights(int(torch.randint(2**31, (), generator=generator))):
         ratio = NetworkRatio(base)
     batches, held_out = ([ratio.inputs(x) for x in rows] for rows in (train, validation))
@@ -203,8 +210,14 @@ def train_network(
         losses = logistic_losses(*(average.logits(*part) for part in held_out))
         gains = [before - after for before, after in zip(start, losses, strict=True)]
         error = sum(standard_error(gain).square() for gain in gains).sqrt().item()
-        return mean_loss(losses) if mean_loss(gains) > error else math.inf
+        gain = sum(part.mean() for part in gains)
+        return -gain.item() if gain > error else math.inf
 
     steps = fit(ratio.parameters(), loss_of_step, num_steps, LEARNING_RATE, WEIGHT_DECAY)
     best, _ = select_average(ratio, steps, num_steps, validate, DECAY, CHECK_EVERY, PATIENCE)
     return best
+
+
+def logistic_losses(logits0: Tensor, logits1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logistic losses of the rows of p_0 (N0,) and of p_1 (N1,), in nats."""
+    return softplus(logits0), softplus(-logits1)

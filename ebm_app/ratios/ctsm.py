@@ -37,7 +37,7 @@ from ebm_app.ratios.estimate import (
     bound_estimate,
     mean_estimate,
 )
-from ebm_app.ratios.gaussians import GaussianRatio
+from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
 from ebm_app.ratios.methods import MLP, TimeScoreRatio
 from ebm_app.utils.fields import Steps, check_argument
 from ebm_app.utils.fitting import fit, select_average
@@ -172,7 +172,8 @@ def train_bridge(
         objective: key of ``OBJECTIVES``.
         num_steps: training steps.
     """
-    base = GaussianRatio.fit_shrunk(train, validation)
+    everything = (torch.cat(rows) for rows in zip(train, validation, strict=True))
+    base = GaussianRatio.fit(*everything, select_shrinkage(train, validation))
     shift = base.means.diff(dim=0)
     path = SchrodingerBridgePath(SIGMA, c=2 + shift.square().mean().item())
     with initial_weights(int(torch.randint(2**31, (), generator=generator))):

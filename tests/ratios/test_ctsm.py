@@ -53,7 +53,6 @@ def test_untrained_time_score_is_that_of_two_gaussians():
         torch.eye(3, dtype=F64),
         torch.tensor(means, dtype=F64)[:, None].expand(2, 3),
         torch.tensor(stds, dtype=F64)[:, None].square().expand(2, 3),
-        num_axes=3,
     )
     x, t = normal((20, 3)), torch.full((20,), 0.3, dtype=F64)
     exact = ExactBridge(ctsm.SchrodingerBridgePath(SIGMA), EPS, *zip(means, stds, strict=True))

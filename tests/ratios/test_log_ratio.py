@@ -19,7 +19,7 @@ from sklearn.tree import DecisionTreeClassifier
 from ebm_app import ClassifierRatio, CTSMRatio
 from ebm_app.ratios.classifier import ClassifierLogRatio, NetworkClassifier
 from ebm_app.ratios.estimate import HeldOut, bound_estimate, mean_estimate
-from ebm_app.ratios.gaussians import GaussianRatio
+from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
 from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
 
@@ -55,8 +55,19 @@ def test_gaussian_ratio_matches_closed_form():
         density = torch.distributions.MultivariateNormal(part.mean(0), part.T.cov())
         expected = expected + sign * density.log_prob(x)
     torch.testing.assert_close(ratio(x), expected, rtol=1e-5, atol=1e-5)
-    part = ratio._replace(num_axes=2, scale=0.5)
-    assert torch.equal(part(x), ratio.along_axes(x)[:, :2].sum(1) / 2)
+
+
+def test_likelihood_of_gaussians_selects_the_shrinkage():
+    x0, x1 = normal((60, 3), 2), normal((50, 3), 3) @ normal((3, 3), 4) + 1
+    ratio, expected = GaussianRatio.fit(x0, x1, 0.0), 0
+    for part in (x0, x1):
+        density = torch.distributions.MultivariateNormal(part.mean(0), part.T.cov())
+        expected = expected + density.log_prob(part).mean().item() + 1.5 * math.log(2 * math.pi)
+    assert ratio.log_likelihood((x0, x1)) == pytest.approx(expected, rel=1e-6)
+    few, many = ([normal((num, 8), seed) for seed in (num, num + 1)] for num in (12, 900))
+    assert select_shrinkage(few, many) == 1  # independent columns
+    mixed = normal((8, 8), 9)
+    assert select_shrinkage([x @ mixed for x in many], [x @ mixed for x in many]) == 0
 
 
 def test_bound_and_error_of_the_exact_ratio():
