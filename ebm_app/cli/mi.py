@@ -38,7 +38,7 @@ class Arguments(toy.Arguments):
     y: str | None = setting("file of the rows of Y, paired with X; may be the file of X", None)
     x_columns: tuple[str, ...] = setting("columns of --x, by default all", ())
     y_columns: tuple[str, ...] = setting("columns of --y, by default all", ())
-    method: Literal["auto", "classifier", "ctsm_v", "ctsm"] = setting(
+    method: Literal["auto", "classifier", "ctsm_v"] = setting(
         "for --x and --y. auto: a classifier, and ctsm_v if the information is too large for it",
         "auto",
     )

@@ -24,9 +24,9 @@ class Arguments:
     x0: str = argument("file with samples of p_0: .npy, .csv, .tsv or .parquet")
     x1: str = argument("file with samples of p_1, with the same columns")
     at: str | None = setting("file with points at which log p_1 / p_0 is written to at.csv", None)
-    method: Literal["ctsm_v", "ctsm", "classifier"] = setting(
-        "ctsm_v or ctsm: integral of a learned time score; classifier: faster, for overlapping "
-        "samples and discrete columns",
+    method: Literal["ctsm_v", "classifier"] = setting(
+        "ctsm_v: integral of a learned time score; classifier: faster, for overlapping samples "
+        "and discrete columns",
         "ctsm_v",
     )
     columns: tuple[str, ...] = setting("columns of the files, by default all", ())
@@ -72,7 +72,7 @@ def make_ratio(
     if method == "classifier":
         classifier = NetworkClassifier(random_state=seed, **steps)
         return ClassifierRatio(classifier, **settings)
-    return CTSMRatio(method, **settings, **steps)
+    return CTSMRatio(**settings, **steps)
 
 
 def save_estimate(estimate: "RatioEstimate", output: Output) -> dict[str, Any]:

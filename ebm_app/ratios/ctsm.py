@@ -1,7 +1,7 @@
 r"""The paper's estimator of a log density ratio, from two samples.
 
 A Schrodinger bridge connects independent rows x_0 and x_1, and a network learns the time score of
-its marginals p_t by CTSM-v or CTSM. The log ratio is the integral
+its marginals p_t by CTSM-v. The log ratio is the integral
 
     log p_1(x) / p_0(x) = integral of d/dt log p_t(x) dt over [0, 1],   in nats.
 
@@ -18,16 +18,15 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), sections 3 and 4 (arXiv
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.objectives.regression import OBJECTIVES, inverse_variance
-from ebm_app.objectives.time_sampling import ArcLength
+from ebm_app.objectives.regression import CTSMv, inverse_variance
+from ebm_app.objectives.time_sampling import ArcLength, TimeSample
 from ebm_app.paths import SchrodingerBridgePath
 from ebm_app.ratios.cross_fit import CrossFitRatio, LogRatio, Sample
 from ebm_app.ratios.estimate import (
@@ -62,13 +61,12 @@ NUM_NODES = 12
 
 
 class CTSMRatio(CrossFitRatio):
-    """Log ratio of the densities of two samples, by CTSM-v or CTSM.
+    """Log ratio of the densities of two samples, by CTSM-v.
 
     For densities that hardly overlap. If they overlap, ``ClassifierRatio`` is faster and learns
     more of what differs from Gaussians.
 
     Args:
-        objective: "ctsm_v" (a regression per dimension) or "ctsm" (a regression of the sum).
         num_folds: K, at least 3; each of K networks is trained without one fold of the rows.
         steps: training steps of each network.
         random_state: seed of folds, weights and batches.
@@ -84,27 +82,18 @@ class CTSMRatio(CrossFitRatio):
     True
     """
 
-    def __init__(
-        self,
-        objective: str = "ctsm_v",
-        num_folds: int = 5,
-        steps: int = 400,
-        random_state: int = 0,
-    ) -> None:
-        self.objective, self.steps = objective, steps
-        self.num_folds, self.random_state = num_folds, random_state
+    def __init__(self, num_folds: int = 5, steps: int = 400, random_state: int = 0) -> None:
+        self.num_folds, self.steps, self.random_state = num_folds, steps, random_state
 
     def learn(self, p0: Sample, p1: Sample, seed: int) -> LogRatio:
         """Learn the time score of a bridge. The rows of the first fold select the shrinkage of
         the Gaussians and the training step."""
-        objective = check_argument(Literal["ctsm_v", "ctsm"], "objective", self.objective)
         num_steps = check_argument(Steps, "steps", self.steps)
         train, validation = (
             [torch.from_numpy(p.rows[(p.fold == 1) == is_held_out]) for p in (p0, p1)]
             for is_held_out in (False, True)
         )
-        generator = make_generator("cpu", seed)
-        return train_bridge(train, validation, generator, objective, num_steps)
+        return train_bridge(train, validation, make_generator("cpu", seed), num_steps).log_ratio
 
     def summarise(self, held_out: HeldOut) -> RatioEstimate:
         """Return the estimate by the bound, or by the mean log ratio where there is no bound."""
@@ -113,84 +102,70 @@ class CTSMRatio(CrossFitRatio):
         return mean_estimate(held_out) if is_far else estimate
 
 
-class BridgeTimeScore(nn.Module):
-    """Time score of the bridge between two Gaussians plus a network, in the coordinates of
-    ``GaussianRatio``: per dimension (B, D), or summed (B, 1)."""
+class Bridge(nn.Module):
+    """Time score of the bridge between two Gaussians, plus a network."""
 
-    def __init__(self, base: GaussianRatio, num_outputs: int) -> None:
+    def __init__(self, base: GaussianRatio) -> None:
         super().__init__()
-        self.means, self.variances = base.means.float(), base.variances.float()
-        self.num_outputs = num_outputs
-        self.network = MLP(self.means.shape[1], num_outputs, WIDTH, nn.SiLU)
+        self.base, self.means, self.variances = base, base.means.float(), base.variances.float()
+        self.network = MLP(len(base.centre), len(base.centre), WIDTH, nn.SiLU)
         last = self.network.layers[-1]
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
 
     def forward(self, u: Tensor, t: Tensor) -> Tensor:
-        """Return the time score (B, D) or (B, 1) in nats per unit of t, at u (B, D), t (B,)."""
+        """Return the terms of the time score (B, D), in nats per unit of t, at coordinates u
+        (B, D) of ``base`` and times t (B,)."""
         (m0, m1), (v0, v1) = self.means, self.variances
         time = t[:, None]
         variance = (1 - time) ** 2 * v0 + time**2 * v1 + SIGMA**2 * time * (1 - time)
         rate = -2 * (1 - time) * v0 + 2 * time * v1 + SIGMA**2 * (1 - 2 * time)
         z = (u - m0 - time * (m1 - m0)) / variance.sqrt()
         terms = rate / (2 * variance) * (z.square() - 1) + (m1 - m0) * z / variance.sqrt()
-        if self.num_outputs == 1:
-            terms = terms.sum(1, keepdim=True)
         return terms + self.network(u, t)
 
-
-@dataclass(frozen=True)
-class BridgeRatio:
-    """Integral of a learned time score, in the coordinates of the Gaussians."""
-
-    base: GaussianRatio
-    time_score: BridgeTimeScore
-
     @torch.no_grad()
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return the log ratio at rows (n, D): (n,), in nats."""
+    def log_ratio(self, x: np.ndarray) -> np.ndarray:
+        """Return the integral of the time score over t at rows x (n, D): (n,), in nats."""
         u = self.base.coordinates(torch.from_numpy(x)).float()
         rule = rule_on(NUM_NODES, EPS, 1 - EPS)
         value = torch.zeros(len(u), dtype=torch.float64)
         for t, weight in zip(rule.nodes, rule.weights, strict=True):
-            value += weight * self.time_score(u, t.float().expand(len(u))).double().sum(1)
+            value += weight * self(u, t.float().expand(len(u))).double().sum(1)
         return value.numpy()
 
 
 def train_bridge(
-    train: list[Tensor],
-    validation: list[Tensor],
+    train: Sequence[Tensor],
+    validation: Sequence[Tensor],
     generator: torch.Generator,
-    objective: str,
     num_steps: int,
-) -> BridgeRatio:
+) -> Bridge:
     """Train the time score of a bridge from a sample of p_0 to one of p_1, each (N, D).
 
     Args:
         validation: samples that select the shrinkage of the Gaussians and the training step.
         generator: source of the initial weights, pairs, times and noise.
-        objective: key of ``OBJECTIVES``.
         num_steps: training steps.
     """
     everything = (torch.cat(rows) for rows in zip(train, validation, strict=True))
     base = GaussianRatio.fit(*everything, select_shrinkage(train, validation))
-    shift = base.means.diff(dim=0)
-    path = SchrodingerBridgePath(SIGMA, c=2 + shift.square().mean().item())
     with initial_weights(int(torch.randint(2**31, (), generator=generator))):
-        net = BridgeTimeScore(base, train[0].shape[1] if objective == "ctsm_v" else 1)
-    model = TimeScoreModel(net, path, EPS, prediction="raw", time_input="time")
-    ratio = TimeScoreRatio(model, OBJECTIVES[objective](inverse_variance, 0.0, EPS))
+        bridge = Bridge(base)
+    path = SchrodingerBridgePath(SIGMA, c=2 + base.means.diff(dim=0).square().mean().item())
+    model = TimeScoreModel(bridge, path, EPS, prediction="raw", time_input="time")
+    ratio = TimeScoreRatio(model, CTSMv(inverse_variance, 0.0, EPS))
     sampler = ArcLength(path, EPS)
     rows, held_out_rows = (
         [base.coordinates(x).float() for x in part] for part in (train, validation)
     )
 
-    def draws(samples: list[Tensor], num: int) -> tuple[Any, ...]:
+    def draws(samples: Sequence[Tensor], num: int) -> tuple[Tensor, Tensor, Tensor, TimeSample]:
         x0, x1 = (x[torch.randint(len(x), (num,), generator=generator)] for x in samples)
         noise = torch.randn(x0.shape, generator=generator)
         return x0, x1, noise, sampler.sample(num, generator)
 
-    held_out = draws([base.coordinates(x).float() for x in validation], NUM_VALIDATION)
+    held_out = draws(held_out_rows, NUM_VALIDATION)
 
     def loss_of_step(_: int) -> Tensor:
         return ratio.loss(*draws(rows, BATCH_SIZE)).mean()
@@ -200,4 +175,4 @@ def train_bridge(
 
     steps = fit(ratio.parameters(), loss_of_step, num_steps, LEARNING_RATE)
     best, _ = select_average(ratio, steps, num_steps, validate, DECAY, CHECK_EVERY)
-    return BridgeRatio(base, best.model.net)
+    return best.model.net

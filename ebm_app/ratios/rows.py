@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 ROWS_PER_FOLD = 5
 #: From this many distinct rows on, equal rows may be copies
 MIN_IDENTIFIED = 20
-#: Max range of a column, and inverse of its min range; squares overflow beyond
-LARGEST_RANGE = 1e100
 
 
 def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
@@ -128,17 +126,12 @@ def assign_folds(
     observation share a fold.
 
     Raises:
-        UserError: if a fold has fewer than ``ROWS_PER_FOLD`` observations, or a column is constant
-            or has a range beyond ``LARGEST_RANGE``.
+        UserError: if a fold has fewer than ``ROWS_PER_FOLD`` observations, or a column is
+            constant.
     """
-    with np.errstate(over="ignore"):
-        spread = np.ptp(rows.to_numpy(), axis=0)
-    wrong = rows.columns[~((spread >= 1 / LARGEST_RANGE) & (spread <= LARGEST_RANGE))]
-    if len(wrong):
-        raise UserError(
-            f"Columns of {what} are constant or have a range beyond {LARGEST_RANGE:g}: "
-            f"{', '.join(map(str, wrong))}. Remove or rescale them."
-        )
+    constant = [str(name) for name, column in rows.items() if column.nunique() == 1]
+    if constant:
+        raise UserError(f"Remove the constant columns of {what}: {', '.join(constant)}.")
     group = observations(rows)
     num = int(group.max()) + 1
     if num < ROWS_PER_FOLD * num_folds:

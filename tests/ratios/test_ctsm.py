@@ -11,7 +11,7 @@ from exact import F64, ExactBridge, generator, normal
 
 from ebm_app import CTSMRatio
 from ebm_app.ratios import ctsm
-from ebm_app.ratios.ctsm import EPS, SIGMA, BridgeTimeScore
+from ebm_app.ratios.ctsm import EPS, SIGMA, Bridge
 from ebm_app.ratios.gaussians import GaussianRatio
 from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
@@ -57,9 +57,8 @@ def test_untrained_time_score_is_that_of_two_gaussians():
     x, t = normal((20, 3)), torch.full((20,), 0.3, dtype=F64)
     exact = ExactBridge(ctsm.SchrodingerBridgePath(SIGMA), EPS, *zip(means, stds, strict=True))
     expected = exact.time_score(x, t).float()
-    for outputs in (3, 1):
-        found = BridgeTimeScore(base, outputs)(x.float(), t.float()).sum(1)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    found = Bridge(base)(x.float(), t.float()).sum(1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dim", [1, 40])
@@ -77,11 +76,10 @@ def test_log_ratio_of_gaussians_matches_closed_form(dim):
     assert abs(estimate.normaliser - 1) < 0.15
 
 
-@pytest.mark.parametrize("objective", ["ctsm_v", "ctsm"])
-def test_log_ratio_of_mixtures(objective):
+def test_log_ratio_of_mixtures():
     """Two Gaussians alone have a correlation of 0.8 here."""
     samples = draw(MIXTURES, 1_500)
-    ratio = CTSMRatio(objective, num_folds=3, steps=400).fit(*samples)
+    ratio = CTSMRatio(num_folds=3, steps=400).fit(*samples)
     assert correlation(MIXTURES, ratio) > 0.93
     assert ratio.estimate_.interval is not None
 
@@ -99,7 +97,6 @@ def test_distant_samples_have_the_mean_log_ratio():
 
 def test_invalid_arguments_raise():
     samples = draw(gaussians(1), 60)
-    assert "'tsm'" in error_of(CTSMRatio("tsm").fit, *samples)
     assert "steps" in error_of(CTSMRatio(steps=0).fit, *samples)
     assert "not fitted" in error_of(CTSMRatio().log_ratio, [[0.0]])
 

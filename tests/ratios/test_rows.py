@@ -104,11 +104,10 @@ def test_arrays_and_tensors_become_columns():
         assert "a, b, c" in error_of(check_columns, columns, table.columns)
 
 
-@pytest.mark.parametrize("column", [3.0, 1e200 * NUMBERS[:, 1]], ids=["constant", "huge"])
-def test_columns_without_a_variance_raise(column):
+def test_constant_columns_raise():
     values = NUMBERS.copy()
-    values[:, 1] = column
-    assert ": 1." in error_of(folds, values)
+    values[:, 1] = 3.0
+    assert "columns of x: 1." in error_of(folds, values)
 
 
 def test_copies_are_one_observation_and_draws_are_not():
