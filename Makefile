@@ -107,7 +107,7 @@ card: $(SETUP)
 # the paper's tables of density ratios and mutual information: hours. Finished runs are not repeated
 studies: $(SETUP)
 	$(BIN)/python evaluate/toy.py --output_dir runs/toy
-	$(BIN)/python evaluate/mi.py --output_dir runs/mi
+	$(BIN)/python evaluate/mi.py --table --output_dir runs/mi
 
 clean:
 	rm -rf .venv build site ebm_app.egg-info .pytest_cache .ruff_cache

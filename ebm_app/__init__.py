@@ -1,7 +1,7 @@
 """Density ratios, likelihoods and samples from time scores.
 
 ``EBM`` is an energy-based model of images, and ``train`` trains it. ``Flow`` is a normalising flow
-whose latent space an ``EBM`` can use. ``CTSMRatio`` and ``log_density_ratio`` estimate the log
+whose latent space an ``EBM`` can use. ``CTSMRatio`` and ``ClassifierRatio`` estimate the log
 density ratio of two samples, and ``mutual_information`` the dependence of paired rows. ``PATHS``,
 ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` list the options by name. Each module states its
 equations.
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ebm_app.nets.denoisers import AlphasCumprod, AlphaSigma
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
+    from ebm_app.ratios.classifier import ClassifierRatio
     from ebm_app.ratios.ctsm import CTSMRatio
     from ebm_app.ratios.information import mutual_information
-    from ebm_app.ratios.two_samples import log_density_ratio
     from ebm_app.sampling import SAMPLERS
     from ebm_app.training.ebm import train
 
@@ -29,13 +29,13 @@ HOMES = {
     "AlphaSigma": "nets.denoisers",
     "AlphasCumprod": "nets.denoisers",
     "CTSMRatio": "ratios.ctsm",
+    "ClassifierRatio": "ratios.classifier",
     "EBM": "ebm",
     "Flow": "flow",
     "ESTIMATORS": "likelihood",
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
     "SAMPLERS": "sampling",
-    "log_density_ratio": "ratios.two_samples",
     "mutual_information": "ratios.information",
     "train": "training.ebm",
 }

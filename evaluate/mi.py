@@ -1,4 +1,4 @@
-"""Estimate mutual information from your rows, or for the paper's Gaussians: ``ebm mi``."""
+"""Estimate mutual information, of the paper's Gaussians or of your rows: ``ebm mi``."""
 
 from ebm_app.cli.command_line import run_script
 from ebm_app.cli.mi import main

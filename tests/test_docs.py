@@ -110,7 +110,7 @@ MODULES = [
     if ">>> " in path.read_text(encoding="utf-8")
 ]
 #: Modules whose examples train for seconds.
-LONG = {f"ebm_app.ratios.{name}" for name in ("ctsm", "information", "two_samples")}
+LONG = {f"ebm_app.ratios.{name}" for name in ("classifier", "ctsm", "information")}
 
 
 @pytest.mark.parametrize(

@@ -1,55 +1,102 @@
-"""Estimate the mutual information of paired rows in nats, or reproduce the paper's tables.
+"""Estimate mutual information in nats: of the paper's Gaussians, or of paired rows in files.
 
+ebm mi
+ebm mi --dim 320
 ebm mi --x a.npy --y b.npy
-ebm mi --x table.csv --x_columns age height --y table.csv --y_columns weight
-ebm mi --quick
+ebm mi --x table.csv --x_columns age height --y table.csv --y_columns weight --method ctsm_v
+ebm mi --table
 
-Without --x and --y, the table of ``ebm toy`` is made for pairs of correlated Gaussians.
+Without --x and --y, CTSM-v learns the known information of Gaussians in --dim dimensions. With
+--table, --quick, --problems or --methods, the paper's table is made for these Gaussians, as by
+``ebm toy``.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from tqdm.auto import tqdm
 
 from ebm_app.cli import toy
 from ebm_app.cli.command_line import parse
-from ebm_app.cli.ratio import save_estimate
+from ebm_app.cli.ratio import make_ratio, save_estimate
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output
 
 #: Defaults of the flags with --quick
 QUICK = {**toy.QUICK, "problems": ("mi_d40", "mi_d80")}
+#: Training steps of CTSM-v on the paper's Gaussians
+ITERATIONS = 2_000
 
 
 @configuration(kw_only=True)
 class Arguments(toy.Arguments):
-    x: str | None = setting("file of the rows of X: .npy, .npz, .csv, .tsv, .txt, .parquet", None)
+    dim: Literal[40, 80, 160, 320] = setting("dimension of the paper's Gaussians", 40)
+    table: bool = setting("make the paper's table, which takes hours", False)
+    x: str | None = setting("file of the rows of X: .npy, .csv, .tsv or .parquet", None)
     y: str | None = setting("file of the rows of Y, paired with X; may be the file of X", None)
-    x_columns: tuple[str, ...] = setting(
-        "columns of --x, or name of the array of an .npz file; if not given, all columns", ()
-    )
-    y_columns: tuple[str, ...] = setting(
-        "columns of --y, or name of the array of an .npz file; if not given, all columns", ()
+    x_columns: tuple[str, ...] = setting("columns of --x, by default all", ())
+    y_columns: tuple[str, ...] = setting("columns of --y, by default all", ())
+    method: Literal["auto", "classifier", "ctsm_v"] = setting(
+        "for --x and --y. auto: a classifier, and ctsm_v if the information is too large for it",
+        "auto",
     )
     output_dir: Path = setting("folder for the record and the plot or table", Path("runs/mi"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Estimate the information of the rows of two files, or of the paper's problems; write the
-    record and the plot or table, and return the metrics."""
+    """Estimate the information of rows in files or of the paper's Gaussians, or make the table;
+    write the record and the plot or table, and return the metrics."""
     args = parse(Arguments, __doc__, argv)
-    has_rows = args.x or args.y or args.x_columns or args.y_columns
-    if has_rows and not (args.x and args.y):
-        raise UserError("Expected rows of X and of Y. Pass both --x and --y.")
+    if args.x or args.y or args.x_columns or args.y_columns:
+        return estimate_rows(args)
     # slow to import, and not needed for --help
-    from ebm_app.ratios.information import InformationFit
     from ebm_app.ratios.problems import INFORMATION_PROBLEMS
+
+    if args.table or args.quick or args.problems or args.methods:
+        return toy.make_table(args, INFORMATION_PROBLEMS, QUICK, "mi")
+    return learn(args)
+
+
+def estimate_rows(args: Arguments) -> dict[str, Any]:
+    """Estimate the information of the rows of two files."""
+    if not (args.x and args.y):
+        raise UserError("Expected rows of X and of Y. Pass both --x and --y.")
+    from ebm_app.ratios.information import mutual_information
     from ebm_app.ratios.rows import read_rows
 
-    if not has_rows:
-        return toy.make_table(args, INFORMATION_PROBLEMS, QUICK, "mi")
     output = Output(args.output_dir / "mi_data.json", args)
     x, y = read_rows(args.x, args.x_columns), read_rows(args.y, args.y_columns)
-    fit = InformationFit(x, y, steps=args.iterations or 1_000, random_state=args.seed)
-    return save_estimate(fit, output).figures()
+    ratio = None
+    if args.method != "auto":
+        ratio = make_ratio(args.method, args.iterations, args.seed)
+    elif args.iterations is not None:
+        raise UserError("--iterations needs a --method other than auto.")
+    return save_estimate(mutual_information(x, y, ratio, args.seed), output)
+
+
+def learn(args: Arguments) -> dict[str, Any]:
+    """Learn the information of the paper's Gaussians, with the truth beside the estimate."""
+    import torch  # slow to import
+
+    from ebm_app.ratios.problems import learn_information
+    from ebm_app.utils.processes import resolve_device
+
+    if args.learning_rates or args.num_seeds:
+        raise UserError("--learning_rates and --num_seeds are flags of the table. Pass --table.")
+    output = Output(args.output_dir / "mi_paper.json", args)
+    iterations, truth = args.iterations or ITERATIONS, args.dim / 4
+    device = resolve_device(args.device)
+    if device == "cpu":  # the matrices are too small for several threads
+        torch.set_num_threads(1)
+    curve = []
+    with tqdm(total=iterations, unit="step") as progress:
+        for step, value in learn_information(args.dim, iterations, args.seed, device):
+            curve.append([step, value])
+            progress.update(step - progress.n)
+            progress.set_description(f"{value:.2f} nats, truth {truth:g}")
+    print(f"D = {args.dim}: {value:.3f} nats by CTSM-v after {iterations} steps, truth {truth:g}")
+    figures = {"dim": args.dim, "value": value, "truth": truth, "iterations": iterations}
+    output.save({**figures, "curve": curve})
+    return figures

@@ -6,11 +6,8 @@ ebm ratio --x0 last_year.csv --x1 this_year.csv --columns age income
 """
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import argument, parse
 from ebm_app.utils.fields import Seed, Steps, configuration, setting
@@ -18,24 +15,25 @@ from ebm_app.utils.files import replace_file, save_figure
 from ebm_app.utils.output import Output
 
 if TYPE_CHECKING:
-    from ebm_app.ratios.cross_fit import CrossFit, Estimate
+    from ebm_app.ratios.cross_fit import CrossFitRatio
+    from ebm_app.ratios.estimate import RatioEstimate
 
 
 @configuration(kw_only=True)
 class Arguments:
-    x0: str = argument("file with samples of p_0: .npy, .npz, .csv, .tsv, .txt or .parquet")
+    x0: str = argument("file with samples of p_0: .npy, .csv, .tsv or .parquet")
     x1: str = argument("file with samples of p_1, with the same columns")
     at: str | None = setting("file with points at which log p_1 / p_0 is written to at.csv", None)
-    method: Literal["ctsm_v", "ctsm", "classifier"] = setting(
-        "ctsm_v or ctsm: integral of a learned time score; classifier: faster, for overlapping "
-        "samples",
+    method: Literal["ctsm_v", "classifier"] = setting(
+        "ctsm_v: integral of a learned time score; classifier: faster, for overlapping samples "
+        "and discrete columns",
         "ctsm_v",
     )
-    columns: tuple[str, ...] = setting(
-        "columns of the files, or name of the array of .npz files; if not given, all columns", ()
-    )
+    columns: tuple[str, ...] = setting("columns of the files, by default all", ())
     num_folds: int = setting("number of cross-fitting folds, each with its own network", 5)
-    iterations: Steps = setting("max training steps of each network", 1_200)
+    iterations: Steps | None = setting(
+        "max training steps of each network: 400, or 1,000 for the classifier", None
+    )
     output_dir: Path = setting("folder for the record, plot and tables", Path("runs/ratio"))
     seed: Seed = setting("seed of folds, weights and batches", 0)
 
@@ -46,36 +44,40 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     # slow to import, and not needed for --help
     import pandas as pd
 
-    from ebm_app.ratios.classifier import classify
-    from ebm_app.ratios.ctsm import train
     from ebm_app.ratios.rows import read_rows
-    from ebm_app.ratios.two_samples import RatioFit
 
     x0, x1 = (read_rows(path, args.columns) for path in (args.x0, args.x1))
     at = None if args.at is None else read_rows(args.at, args.columns)
-    if args.method == "classifier":
-        learn = partial(classify, num_steps=args.iterations)
-    else:
-        learn = partial(train, num_steps=args.iterations, objective=args.method)
     output = Output(args.output_dir / "ratio.json", args)
-    fit = RatioFit(x0, x1, learn, args.num_folds, args.seed)
-    estimate = save_estimate(fit, output, method=args.method)
+    ratio = make_ratio(args.method, args.iterations, args.seed, args.num_folds).fit(x0, x1)
+    estimate = ratio.estimate_
     tables = {"x0": estimate.log_ratio0, "x1": estimate.log_ratio1}
     if at is not None:
-        tables["at"] = estimate.log_ratio(at)
+        tables["at"] = ratio.log_ratio(at)
     for name, values in tables.items():
-        table = pd.DataFrame({"log_ratio": values.numpy()})
-        text = table.to_csv(index=False, float_format="%.10g")
+        text = pd.DataFrame({"log_ratio": values}).to_csv(index=False, float_format="%.10g")
         replace_file(output.folder / f"{name}.csv", text.encode())
-    return {**estimate.figures(), "method": args.method}
+    return save_estimate(estimate, output)
 
 
-def save_estimate(fit: "CrossFit", output: Output, **settings: str) -> "Estimate":
-    """Train all folds, write the metrics, ``settings`` and plot, and print the summary."""
-    for _ in tqdm(fit.run(), total=fit.num_folds, unit="fold", leave=False):
-        pass
-    estimate = fit.result()
-    output.save({**estimate.figures(), **settings})
+def make_ratio(
+    method: str, iterations: int | None, seed: int, num_folds: int = 5
+) -> "CrossFitRatio":
+    """Return the estimator of a ``--method`` with ``iterations`` training steps, if not None."""
+    from ebm_app.ratios import ClassifierRatio, CTSMRatio
+    from ebm_app.ratios.classifier import NetworkClassifier
+
+    settings = {"num_folds": num_folds, "random_state": seed}
+    steps = {} if iterations is None else {"steps": iterations}
+    if method == "classifier":
+        classifier = NetworkClassifier(random_state=seed, **steps)
+        return ClassifierRatio(classifier, **settings)
+    return CTSMRatio(**settings, **steps)
+
+
+def save_estimate(estimate: "RatioEstimate", output: Output) -> dict[str, Any]:
+    """Write the record and the plot, print the summary, and return the figures."""
+    output.save(estimate.figures())
     save_figure(estimate.plot(), output.path.with_suffix(".png"))
     print(estimate.summary())
-    return estimate
+    return estimate.figures()

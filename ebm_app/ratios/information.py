@@ -2,45 +2,46 @@ r"""Mutual information of paired rows, in nats, with an interval.
 
     I(X; Y) = KL(p(x, y) || p(x) p(y)) = E_{p(x, y)} log p(x, y) / (p(x) p(y)).
 
-A classifier separates pairs (x_i, y_i) from pairs of different rows of the same fold. Columns are
-replaced by the normal scores of their ranks, which leaves I unchanged.
+The ratio is learned from pairs (x_i, y_i) and from pairs of different rows of the same fold.
+Columns are replaced by the normal scores of their ranks, which leaves I unchanged.
 
-Sources: Belghazi et al. 2018, arXiv:1801.04062; Czyz et al. 2023, arXiv:2306.11078, for the
-examples.
+Source: Belghazi et al. 2018, arXiv:1801.04062.
 """
 
-import math
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
-import torch
-from torch import Tensor
+from sklearn.base import clone
 
-from ebm_app.ratios.classifier import classify
-from ebm_app.ratios.cross_fit import CrossFit, Estimate, Sample
-from ebm_app.ratios.rows import as_columns, assign_folds
+from ebm_app.ratios.classifier import ClassifierRatio
+from ebm_app.ratios.cross_fit import CrossFitRatio, NumFolds, Sample
+from ebm_app.ratios.ctsm import CTSMRatio
+from ebm_app.ratios.estimate import MIN_EFFECTIVE_ROWS, RatioEstimate
+from ebm_app.ratios.rows import as_table, assign_folds
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Seed, Steps, check_argument
-from ebm_app.utils.random import make_generator
+from ebm_app.utils.fields import Seed, check_argument
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 #: Number of pairs with a different row for each row
 NUM_SHUFFLES = 12
+#: Min share of rows with equal values of two columns at which they count as copies
+MIN_COPIES = 0.02
 
 
 def mutual_information(
-    x: Any, y: Any, num_folds: int = 5, steps: int = 1_000, random_state: int = 0
-) -> Estimate:
+    x: Any, y: Any, ratio: CrossFitRatio | None = None, random_state: int = 0
+) -> RatioEstimate:
     """Estimate I(X; Y) in nats from independent pairs of rows.
 
     Args:
         x, y: arrays or data frames of numbers, (N, dx) and (N, dy), or (N,) for one column; row i
-            of both is one draw of (X, Y).
-        num_folds: K, at least 3.
-        steps: max training steps of each network.
-        random_state: seed of folds, weights and batches.
+            of both is one draw of (X, Y). Rows that are copies of each other are one draw.
+        ratio: estimator of the log ratio. By default ``ClassifierRatio()``, and ``CTSMRatio()`` if
+            the classifier finds too much information for a bound.
+        random_state: seed of folds, shuffled pairs and the default estimators.
 
     >>> numbers = np.random.default_rng(0)
     >>> x = numbers.standard_normal(1_000)
@@ -48,59 +49,50 @@ def mutual_information(
     >>> estimate = mutual_information(x, y)
     >>> estimate.interval[0] < 0.51 < estimate.interval[1], estimate.stderr < 0.05
     (True, True)
+    >>> estimate.estimator
+    'ClassifierRatio()'
 
     Raises:
-        UserError: for values that are not real numbers, missing or infinite; for constant columns,
-            a column of X that is a monotone function of one of Y, and fewer than 5 distinct rows
-            per fold.
+        UserError: for values that are not real numbers, missing or infinite; for constant columns
+            and fewer than 5 distinct rows per fold; if I is infinite, because a continuous column
+            of Y is a monotone function of one of X, equals it in 2 percent of the rows, or a
+            linear function of X and Y is constant.
     """
-    return InformationFit(x, y, num_folds, steps, random_state).result()
+    if ratio is not None:
+        return _estimate(x, y, ratio, random_state)
+    estimate = _estimate(x, y, ClassifierRatio(random_state=random_state), random_state)
+    if estimate.effective_rows < MIN_EFFECTIVE_ROWS:
+        estimate = _estimate(x, y, CTSMRatio(random_state=random_state), random_state)
+    return estimate
 
 
-class InformationFit(CrossFit):
-    """Cross-fitting of ``mutual_information``, with the same arguments."""
+def _estimate(x: Any, y: Any, ratio: CrossFitRatio, random_state: int) -> RatioEstimate:
+    p0, p1 = independent_and_joint(x, y, ratio.num_folds, random_state)
+    return clone(ratio).cross_fit(p0, p1, "mutual information")
 
-    what = "mutual information"
 
-    def __init__(
-        self, x: Any, y: Any, num_folds: int = 5, steps: int = 1_000, random_state: int = 0
-    ) -> None:
-        import pandas as pd  # takes half a second to import
+def independent_and_joint(
+    x: Any, y: Any, num_folds: int, random_state: int
+) -> tuple[Sample, Sample]:
+    """Return pairs of different rows, up to ``NUM_SHUFFLES`` per row, and the pairs themselves, as
+    normal scores (N, dx + dy)."""
+    import pandas as pd  # takes half a second to import
 
-        learn = partial(classify, num_steps=check_argument(Steps, "steps", steps))
-        generator = make_generator("cpu", check_argument(Seed, "random_state", random_state))
-        x, y = as_columns(x, "x"), as_columns(y, "y")
-        if len(x) != len(y):
-            raise UserError(
-                f"x has {len(x)} rows and y has {len(y)}. Pass one row of y for each row of x."
-            )
-        pairs, dim_x = pd.concat([x, y], axis=1), x.shape[1]
-        fold, group = assign_folds(pairs, "x with y", num_folds, generator)
-        scores = normal_scores(pairs.to_numpy())
-        check_copies(scores, dim_x, pairs.columns)
-        scores = torch.from_numpy(scores)
-        first, second = _different_rows(fold, num_folds, generator)
-        shuffled = torch.cat([scores[first, :dim_x], scores[second, dim_x:]], 1)
-        units = torch.stack([group[first], group[second]], 1)
-        super().__init__(
-            Sample(shuffled, fold[first], units),
-            Sample(scores, fold, group[:, None]),
-            partial(learn, blocks=[slice(0, dim_x), slice(dim_x, None)]),
-            num_folds,
-            generator,
+    num_folds = check_argument(NumFolds, "num_folds", num_folds)
+    numbers = np.random.default_rng(check_argument(Seed, "random_state", random_state))
+    x, y = as_table(x, "x"), as_table(y, "y")
+    if len(x) != len(y):
+        raise UserError(
+            f"x has {len(x)} rows and y has {len(y)}. Pass one row of y for each row of x."
         )
-
-
-def check_copies(scores: np.ndarray, dim_x: int, names: Sequence[Any]) -> None:
-    """Raise a UserError if a continuous column of X is a monotone function of a column of Y, so
-    that I(X; Y) is infinite. ``scores`` (N, dx + dy) are those of ``normal_scores``."""
-    correlation = np.corrcoef(scores.T)[:dim_x, dim_x:]
-    for i, j in np.argwhere(abs(correlation) > 1 - 1e-9):
-        if 2 * len(np.unique(scores[:, i])) > len(scores):
-            raise UserError(
-                f"Columns '{names[i]}' of x and '{names[dim_x + j]}' of y are monotone functions "
-                "of each other, so the mutual information is infinite. Remove one of them."
-            )
+    pairs, dim = pd.concat([x, y], axis=1), x.shape[1]
+    fold, group = assign_folds(pairs, "x with y", num_folds, numbers)
+    check_dependence(pairs, dim)
+    scores = normal_scores(pairs.to_numpy())
+    first, second = different_rows(fold, group, numbers)
+    shuffled = np.concatenate([scores[first, :dim], scores[second, dim:]], 1)
+    units = np.stack([group[first], group[second]], 1)
+    return Sample(shuffled, fold[first], units), Sample(scores, fold, group[:, None])
 
 
 def normal_scores(x: np.ndarray) -> np.ndarray:
@@ -109,30 +101,54 @@ def normal_scores(x: np.ndarray) -> np.ndarray:
     return scipy.special.ndtri(scipy.stats.rankdata(x, axis=0) / (len(x) + 1))
 
 
-def _different_rows(
-    fold: Tensor, num_folds: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Return indices of pairs of different rows of a fold, up to ``NUM_SHUFFLES`` per row."""
+def different_rows(
+    fold: np.ndarray, group: np.ndarray, numbers: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return indices of pairs of rows of one fold and of different observations."""
     first, second = [], []
-    for number in range(num_folds):
-        rows = (fold == number).nonzero().flatten()
-        rows = rows[torch.randperm(len(rows), generator=generator)]
-        shifts = torch.randperm(len(rows) - 1, generator=generator)[:NUM_SHUFFLES] + 1
-        first += [rows] * len(shifts)
-        second += [rows.roll(-shift) for shift in shifts.tolist()]
-    return torch.cat(first), torch.cat(second)
+    for number in np.unique(fold):
+        rows = numbers.permutation(np.flatnonzero(fold == number))
+        for shift in numbers.permutation(np.arange(1, len(rows)))[:NUM_SHUFFLES]:
+            first.append(rows)
+            second.append(np.roll(rows, -shift))
+    first, second = np.concatenate(first), np.concatenate(second)
+    is_pair = group[first] != group[second]
+    return first[is_pair], second[is_pair]
 
 
-#: Name -> I(X; Y) in nats, and the correlation and the number of columns of ``draw_example``
-EXAMPLES: dict[str, tuple[float, float, int]] = {
-    "normal_1x1": (-math.log(1 - 0.75**2) / 2, 0.75, 1),
-    "sparse_5x5": (-math.log(1 - 0.8**2), 0.8, 5),
-}
+def check_dependence(pairs: "DataFrame", dim: int) -> None:
+    """Raise a UserError if I(X; Y) is infinite by one of three tests of continuous columns: two
+    columns are monotone functions of each other, or equal in ``MIN_COPIES`` of the rows, or a
+    linear function of X equals one of Y.
+
+    Args:
+        pairs: columns of X and Y (N, dx + dy).
+        dim: dx.
+    """
+    values, names = pairs.to_numpy(), list(pairs.columns)
+    ranks = np.corrcoef(normal_scores(values).T)
+    for i in range(dim):
+        if not is_continuous(values[:, i]):
+            continue
+        for j in range(dim, len(names)):
+            share = np.mean(values[:, i] == values[:, j])
+            if abs(ranks[i, j]) > 1 - 1e-9 or share >= MIN_COPIES:
+                raise UserError(
+                    f"Columns '{names[i]}' of x and '{names[j]}' of y are monotone functions of "
+                    f"each other or equal in {share:.0%} of the rows, so the mutual information "
+                    "is infinite. Remove one of them."
+                )
+    if len(values) > 2 * len(names):
+        unit = (values - values.mean(0)) / values.std(0)
+        bases = [scipy.linalg.orth(part, rcond=1e-10) for part in (unit[:, :dim], unit[:, dim:])]
+        axes, correlations, _ = np.linalg.svd(bases[0].T @ bases[1])
+        if correlations[0] > 1 - 1e-9 and is_continuous((bases[0] @ axes[:, 0]).round(9)):
+            raise UserError(
+                "A linear function of the columns of x equals one of the columns of y, so the "
+                "mutual information is infinite. Remove a column."
+            )
 
 
-def draw_example(name: str, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw normal X and Y (N, d) float64, whose first two columns X_i and Y_i are correlated."""
-    _, rho, dim = EXAMPLES[name]
-    x, y = (torch.randn(num, dim, generator=generator, dtype=torch.float64) for _ in "xy")
-    y[:, :2] = rho * x[:, :2] + math.sqrt(1 - rho**2) * y[:, :2]
-    return x, y
+def is_continuous(column: np.ndarray) -> bool:
+    """Return whether more than half of the values (N,) are distinct."""
+    return 2 * len(np.unique(column)) > len(column)

@@ -1,4 +1,4 @@
-"""Plots of two-dimensional problems and of learned log density ratios."""
+"""Plots of two-dimensional problems, learned log density ratios and mutual information."""
 
 from collections.abc import Sequence
 
@@ -76,4 +76,15 @@ def plot_planes(planes: Planes) -> Figure:
             column.set(xticks=[], yticks=[])
             if label == "draws":
                 column.set_title(f"t = {time_:g}", fontsize="small")
+    return figure
+
+
+def plot_learning(curve: Sequence[tuple[int, float]], truth: float) -> Figure:
+    """Plot an estimate in nats by training step, with the truth."""
+    figure = Figure(figsize=(WIDTH, 2.6), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*zip(*curve, strict=True), color="C0", label="estimate")
+    axes.axhline(truth, color="black", ls="--", lw=1, label=f"truth, {truth:g} nats")
+    axes.set(xlabel="training step", ylabel="mutual information, nats")
+    axes.legend(fontsize="small", loc="lower right")
     return figure

@@ -217,3 +217,26 @@ INFORMATION_PROBLEMS: dict[str, Problem] = {
         (320, 10_000, 256),
     )
 }
+
+#: Learning rate of ``learn_information``
+LIVE_RATE = 2e-3
+
+
+def learn_information(
+    dim: int, iterations: int, seed: int, device: str = "cpu"
+) -> Iterator[tuple[int, float]]:
+    """Learn the mutual information of the paper's Gaussians, dim / 4 nats, by CTSM-v.
+
+    Yields the number of training steps and -1/2 log det of the learned covariance, in nats, at
+    least 50 times.
+
+    Args:
+        dim: 40, 80, 160 or 320, the dimension of X and Y together.
+        iterations: training steps.
+        seed: seed of the draws.
+    """
+    problem = INFORMATION_PROBLEMS[f"mi_d{dim}"]
+    problem = replace(problem, iterations=iterations, eval_every=max(1, iterations // 50))
+    points = EvaluationPoints(problem.pair, 2, make_generator(device, 0, VALIDATION))
+    for evaluation in train(problem, "ctsm_v_time1", seed, LIVE_RATE, points, device):
+        yield evaluation.step, evaluation.ratio.model.net.mutual_information()

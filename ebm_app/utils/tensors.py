@@ -101,11 +101,6 @@ def leaves(*tensors: Tensor) -> Iterator[list[Tensor]]:
         ]
 
 
-def log_mean_exp(log_weight: Tensor) -> Tensor:
-    """Return the log of the mean of exp(log_weight) over the first dimension: (N, *) -> (*)."""
-    return torch.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
-
-
 def effective_sample_size(log_weight: Tensor) -> Tensor:
     """Return (sum w)^2 / sum w^2, between 1 and N, for log weights (N,)."""
     return torch.exp(2 * torch.logsumexp(log_weight, 0) - torch.logsumexp(2 * log_weight, 0))

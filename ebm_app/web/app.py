@@ -80,7 +80,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
                 with gr.Tab("Toy") as toy_tab:
                     toy.build(seed, models.device)
                 with gr.Tab("Mutual information") as information_tab:
-                    information.build(app, seed)
+                    information.build(seed, models.device)
         generate.send_on_click(images, upload, {tabs: "score", sources: score.UPLOAD})
         for selected, visible in (
             ([score_tab, generate_tab, model_tab], True),

@@ -2,18 +2,21 @@
 
 import json
 import math
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from functools import partial
 
+import numpy as np
 import pytest
 from conftest import GREY, call, figures_of
 from exact import generator
+from scipy.special import logsumexp
+from scipy.stats import norm
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
 import speed
 from ebm_app.cli import toy
 from ebm_app.ebm import EBM
-from ebm_app.ratios.information import EXAMPLES, draw_example
+from ebm_app.ratios import ClassifierRatio
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS, EvaluationPoints, train
 from ebm_app.utils.files import read_json
 
@@ -73,24 +76,35 @@ def test_mi_script_on_the_problems_of_the_paper(script, tmp_path):
     assert row["matrix"] is not None and row["divergence_truth"] > 0
 
 
-def test_mi_benchmark_compares_with_the_truth(script, tmp_path, monkeypatch, capsys):
-    bmi, name = script("evaluate/mi_benchmark.py"), "normal_1x1"
-    monkeypatch.setitem(sys.modules, "bmi.benchmark", None)
-    assert call(bmi) == 2 and "pip install benchmark-mi" in capsys.readouterr().err
-    task = SimpleNamespace(
-        sample=lambda num, seed: draw_example(name, num, generator(seed)),
-        mutual_information=EXAMPLES[name][0],
-    )
-    package = SimpleNamespace(BENCHMARK_TASKS={"1v1-normal-0.75": task})
-    monkeypatch.setitem(sys.modules, "bmi", SimpleNamespace(benchmark=package))
-    monkeypatch.setitem(sys.modules, "bmi.benchmark", package)
-    flags = "--tasks 1v1-normal-0.75 --num_rows 1000 --iterations 20".split()
-    answer = figures_of(bmi, *flags, "--output_dir", tmp_path)
-    (row,) = answer["table"]
-    assert row["truth"] == pytest.approx(0.4133, abs=1e-4)
-    low, high = row["interval"]
-    assert row["held"] == (low <= row["truth"] <= high)
-    assert answer["held"] == row["held"] and answer["withheld"] == 0
+def test_mi_script_learns_the_gaussians_of_the_paper(script, tmp_path, capsys):
+    module = script("evaluate/mi.py")
+    flags = ["--iterations", 60, "--device", "cpu", "--output_dir", tmp_path]
+    answer = figures_of(module, *flags)
+    assert answer["truth"] == 10 and 0 < answer["value"] < 12
+    record = json.loads((tmp_path / "mi_paper.json").read_text())["figures"]
+    assert record["curve"][-1] == [60, answer["value"]]
+    assert "truth 10" in capsys.readouterr().out
+    assert call(module, *flags, "--num_seeds", 2) == 2 and "--table" in capsys.readouterr().err
+
+
+def test_information_study_keeps_finished_cells(script, tmp_path, monkeypatch):
+    module = script("evaluate/information.py")
+    ratio = partial(ClassifierRatio, QuadraticDiscriminantAnalysis())
+    monkeypatch.setitem(module.ESTIMATORS, "classifier", ratio)
+    flags = ["--laws", "gaussian_0.5_1x1", "--estimators", "classifier", "--num_rows", 300]
+    flags += ["--output_dir", tmp_path]
+    (first,) = figures_of(module, *flags, "--num_seeds", 1)["table"]
+    monkeypatch.setitem(module.ESTIMATORS, "classifier", lambda random_state: 1 / random_state)
+    assert figures_of(module, *flags, "--num_seeds", 1)["table"] == [first]
+    assert first["truth"] == 0.5 and abs(first["bias"]) < 0.25 and first["withheld"] == 0
+
+
+def test_information_of_the_parabola_matches_monte_carlo(script):
+    module = script("evaluate/information.py")
+    x, y = module.parabola(np.random.default_rng(0), 3_000)
+    pairs = norm.logpdf(y[:, None], x[None, :] ** 2, module.NOISE)
+    values = pairs.diagonal() - logsumexp(pairs, 1) + math.log(len(x))
+    assert abs(values.mean() - module.LAWS["parabola"][1]) < 4 * values.std() / len(x) ** 0.5
 
 
 def test_objectives_are_timed_on_the_same_network(folder, tmp_path):

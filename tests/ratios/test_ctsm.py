@@ -11,15 +11,15 @@ from exact import F64, ExactBridge, generator, normal
 
 from ebm_app import CTSMRatio
 from ebm_app.ratios import ctsm
-from ebm_app.ratios.classifier import GaussianRatio
-from ebm_app.ratios.ctsm import EPS, SIGMA, BridgeTimeScore
+from ebm_app.ratios.ctsm import EPS, SIGMA, Bridge
+from ebm_app.ratios.gaussians import GaussianRatio
 from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(ctsm, "WIDTH", 32)
-    monkeypatch.setattr(ctsm, "BATCH_SIZE", 256)
+    monkeypatch.setattr(ctsm, "BATCH_SIZE", 1024)
     monkeypatch.setattr(ctsm, "CHECK_EVERY", 20)
 
 
@@ -42,7 +42,7 @@ def draw(pair, num, seed=0):
 
 def correlation(pair, ratio, num=1_000):
     x = torch.cat(draw(pair, num, 9))
-    return torch.corrcoef(torch.stack([ratio.log_ratio(x), pair.log_ratio(x)]))[0, 1].item()
+    return np.corrcoef(ratio.log_ratio(x), pair.log_ratio(x))[0, 1]
 
 
 def test_untrained_time_score_is_that_of_two_gaussians():
@@ -53,14 +53,12 @@ def test_untrained_time_score_is_that_of_two_gaussians():
         torch.eye(3, dtype=F64),
         torch.tensor(means, dtype=F64)[:, None].expand(2, 3),
         torch.tensor(stds, dtype=F64)[:, None].square().expand(2, 3),
-        num_axes=3,
     )
     x, t = normal((20, 3)), torch.full((20,), 0.3, dtype=F64)
     exact = ExactBridge(ctsm.SchrodingerBridgePath(SIGMA), EPS, *zip(means, stds, strict=True))
     expected = exact.time_score(x, t).float()
-    for outputs in (3, 1):
-        found = BridgeTimeScore(base, outputs)(x.float(), t.float()).sum(1)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    found = Bridge(base)(x.float(), t.float()).sum(1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dim", [1, 40])
@@ -78,28 +76,28 @@ def test_log_ratio_of_gaussians_matches_closed_form(dim):
     assert abs(estimate.normaliser - 1) < 0.15
 
 
-@pytest.mark.parametrize("objective", ["ctsm_v", "ctsm"])
-def test_log_ratio_of_mixtures(objective):
+def test_log_ratio_of_mixtures():
     """Two Gaussians alone have a correlation of 0.8 here."""
     samples = draw(MIXTURES, 1_500)
-    ratio = CTSMRatio(objective, num_folds=3, steps=400).fit(*samples)
+    ratio = CTSMRatio(num_folds=3, steps=400).fit(*samples)
     assert correlation(MIXTURES, ratio) > 0.93
     assert ratio.estimate_.interval is not None
 
 
-def test_distant_samples_have_a_ratio_and_no_bound():
+def test_distant_samples_have_the_mean_log_ratio():
     pair = DensityPair(standard_normal(10), GaussianMixture([[4.0] * 10], 1.0))
     samples = draw(pair, 600)
     ratio, same = (CTSMRatio(num_folds=3, steps=20).fit(*samples) for _ in range(2))
-    assert ratio.estimate_.value is None and ratio.estimate_.warnings
-    assert ratio.estimate_.mean_log_ratio == pytest.approx(80, rel=0.1)  # KL
+    estimate = ratio.estimate_
+    assert "not a bound" in estimate.warnings[0]
+    assert estimate.value == estimate.mean_log_ratio == pytest.approx(80, rel=0.1)  # KL
     assert correlation(pair, ratio) > 0.97
-    assert torch.equal(ratio.estimate_.log_ratio0, same.estimate_.log_ratio0)
+    assert np.array_equal(estimate.log_ratio0, same.estimate_.log_ratio0)
 
 
 def test_invalid_arguments_raise():
-    assert "tsm" in error_of(CTSMRatio, "tsm")
-    assert "steps" in error_of(CTSMRatio, steps=0)
+    samples = draw(gaussians(1), 60)
+    assert "steps" in error_of(CTSMRatio(steps=0).fit, *samples)
     assert "not fitted" in error_of(CTSMRatio().log_ratio, [[0.0]])
 
 

@@ -1,51 +1,46 @@
-"""Log ratios of two samples, and mutual information, by classification."""
+"""Estimates from held-out log ratios, and log ratios of two samples by classification."""
 
 import json
 import math
+import pickle
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import call, error_of, figures_of
+from conftest import error_of
 from exact import F64, generator, normal
+from sklearn.base import clone
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from sklearn.naive_bayes import GaussianNB
+from sklearn.tree import DecisionTreeClassifier
 
-from ebm_app import CTSMRatio, log_density_ratio, mutual_information
-from ebm_app.ratios.classifier import GaussianRatio
-from ebm_app.ratios.cross_fit import CrossFit, Sample
-from ebm_app.ratios.information import EXAMPLES, InformationFit, draw_example, normal_scores
+from ebm_app import ClassifierRatio, CTSMRatio
+from ebm_app.ratios.classifier import ClassifierLogRatio, NetworkClassifier
+from ebm_app.ratios.estimate import HeldOut, bound_estimate, mean_estimate
+from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
 from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
-SHORT = {"num_folds": 3, "steps": 100}
 
-
-def pairs(task="normal_1x1", num=900, seed=0):
-    return [part.numpy() for part in draw_example(task, num, generator(seed))]
+def network(steps=100):
+    return ClassifierRatio(NetworkClassifier(steps), num_folds=3)
 
 
 def shifted(num=800, dim=2, shift=0.7, seed=0):
-    return normal((num, dim), seed), normal((num, dim), seed + 1) + shift
+    return normal((num, dim), seed).numpy(), normal((num, dim), seed + 1).numpy() + shift
 
 
-class Shift:
+def shift_ratio(x, shift, offset=0.0):
     """Log ratio of N(shift, I) and N(0, I), plus a constant."""
-
-    def __init__(self, shift, offset=0.0):
-        self.shift, self.offset = shift, offset
-
-    def __call__(self, x):
-        return (self.shift * x - self.shift**2 / 2).sum(1) + self.offset
+    return (shift * x - shift**2 / 2).sum(1) + offset
 
 
-def cross_fit(ratio, x0, x1):
-    """Results of a learner that returns a known ratio."""
-    parts = [
-        Sample(x, torch.arange(len(x)) % 3, first + torch.arange(len(x))[:, None])
-        for first, x in ((0, x0), (len(x0), x1))
-    ]
-    fit = CrossFit(*parts, lambda *_: (ratio, ratio), 3, generator())
-    return list(fit.run()), fit.result()
+def held_out(ratio, x0, x1):
+    """Log ratios of a known ratio at independent rows."""
+    r0, r1 = ratio(x0), ratio(x1)
+    units = np.arange(len(x0))[:, None], len(x0) + np.arange(len(x1))[:, None]
+    return HeldOut((r0, r1), units, [(r0, r1)], "Known()", "KL(p_1 || p_0)")
 
 
 def test_gaussian_ratio_matches_closed_form():
@@ -60,8 +55,19 @@ def test_gaussian_ratio_matches_closed_form():
         density = torch.distributions.MultivariateNormal(part.mean(0), part.T.cov())
         expected = expected + sign * density.log_prob(x)
     torch.testing.assert_close(ratio(x), expected, rtol=1e-5, atol=1e-5)
-    part = ratio._replace(num_axes=2, scale=0.5)
-    assert torch.equal(part(x), ratio.along_axes(x)[:, :2].sum(1) / 2)
+
+
+def test_likelihood_of_gaussians_selects_the_shrinkage():
+    x0, x1 = normal((60, 3), 2), normal((50, 3), 3) @ normal((3, 3), 4) + 1
+    ratio, expected = GaussianRatio.fit(x0, x1, 0.0), 0
+    for part in (x0, x1):
+        density = torch.distributions.MultivariateNormal(part.mean(0), part.T.cov())
+        expected = expected + density.log_prob(part).mean().item() + 1.5 * math.log(2 * math.pi)
+    assert ratio.log_likelihood((x0, x1)) == pytest.approx(expected, rel=1e-6)
+    few, many = ([normal((num, 8), seed) for seed in (num, num + 1)] for num in (12, 900))
+    assert select_shrinkage(few, many) == 1  # independent columns
+    mixed = normal((8, 8), 9)
+    assert select_shrinkage([x @ mixed for x in many], [x @ mixed for x in many]) == 0
 
 
 def test_bound_and_error_of_the_exact_ratio():
@@ -69,7 +75,7 @@ def test_bound_and_error_of_the_exact_ratio():
     errors = []
     for seed in range(40):
         x0, x1 = shifted(400, 1, 1.0, 2 * seed)
-        _, estimate = cross_fit(Shift(1.0, 3.0), x0, x1)
+        estimate = bound_estimate(held_out(partial(shift_ratio, shift=1.0, offset=3.0), x0, x1))
         errors.append((estimate.value - 0.5) / estimate.stderr)
         assert abs(estimate.normaliser / math.exp(3) - 1) < 5 * estimate.normaliser_stderr
     assert abs(np.mean(errors)) < 0.6 and 0.7 < np.std(errors) < 1.4
@@ -85,127 +91,128 @@ def test_interval_rarely_begins_above_the_divergence():
     for seed in range(100):
         draws = generator(seed)
         x0, x1 = (p.sample(1_000, draws).double() for p in (pair.p0, pair.p1))
-        _, estimate = cross_fit(pair.log_ratio, x0, x1)
+        estimate = bound_estimate(held_out(lambda x: pair.log_ratio(x).numpy(), x0, x1))
         above += estimate.interval[0] > truth
     assert above <= 2
 
 
+def test_error_counts_copies_once():
+    """Ten copies of each row leave the bound and its error unchanged."""
+    x0, x1 = shifted(400, 1, 1.0)
+    one = bound_estimate(held_out(partial(shift_ratio, shift=1.0), x0, x1))
+    copies = [np.repeat(x, 10, 0) for x in (x0, x1)]
+    many = held_out(partial(shift_ratio, shift=1.0), *copies)
+    units = tuple(np.repeat(np.arange(400), 10)[:, None] + first for first in (0, 400))
+    many = bound_estimate(many._replace(units=units))
+    assert many.value == pytest.approx(one.value) and many.stderr == pytest.approx(one.stderr)
+
+
 def test_bound_is_below_the_divergence_for_a_wrong_ratio():
-    steps, estimate = cross_fit(Shift(0.3), *shifted(4_000, 1, 1.0))
-    assert steps == [1, 2, 3]
+    estimate = bound_estimate(held_out(partial(shift_ratio, shift=0.3), *shifted(4_000, 1, 1.0)))
     assert estimate.value == pytest.approx(0.3 - 0.3**2 / 2, abs=0.05)
-    for number in (estimate.value, estimate.stderr, *estimate.interval):
-        assert f"{number:.4f}" in estimate.summary()
+    for text in (f"{estimate.value:.4f}", f"{estimate.interval[1]:.4f}", "by Known()"):
+        assert text in estimate.summary()
+    assert json.loads(json.dumps(estimate.figures(), allow_nan=False)) == estimate.figures()
 
 
-@pytest.mark.parametrize(("shift", "reason"), [(3.0, "effective rows"), (0.0, "constant")])
-def test_bound_is_withheld(shift, reason):
-    """With few effective rows, and for a constant ratio."""
-    _, estimate = cross_fit(Shift(shift), *shifted(300, 10, shift))
-    assert estimate.value is estimate.stderr is estimate.interval is None
-    assert reason in estimate.warnings[0] and "KL" not in estimate.summary()
-    assert estimate.figures()["interval"] is None
+def test_distant_densities_have_a_mean_and_no_bound():
+    known = held_out(partial(shift_ratio, shift=3.0), *shifted(2_000, 10, 3.0))
+    bound, mean = bound_estimate(known), mean_estimate(known)
+    assert bound.value is bound.stderr is bound.interval is None
+    assert "effective rows" in bound.warnings[0] and "no value" in bound.summary()
+    # the mean of a log ratio with variance 90
+    assert mean.value == mean.mean_log_ratio == pytest.approx(45, abs=4 * (90 / 2_000) ** 0.5)
+    assert mean.stderr == pytest.approx((90 / 2_000) ** 0.5, rel=0.1)
+    assert "not a bound" in mean.warnings[0]
 
 
-@pytest.mark.parametrize(
-    "fit", [partial(log_density_ratio, **SHORT), CTSMRatio(num_folds=3, steps=20).fit]
-)
-def test_shifts_below_float32_precision_are_learned(fit):
-    """Columns near 1 that differ by 6e-7, which is 5 float32 steps: KL = 18 nats."""
-    x0, x1 = (1 + 1e-7 * normal((200, 1), seed) for seed in (0, 1))
-    fitted = fit(x0, x1 + 6e-7)
-    estimate = getattr(fitted, "estimate_", fitted)
-    assert estimate.mean_log_ratio == pytest.approx(18, rel=0.3)
-    assert estimate.value is None
-    assert "x0" in error_of(fit, np.ma.masked_greater(x0.numpy(), 1), x1)
+def test_constant_log_ratio_has_no_bound():
+    estimate = bound_estimate(held_out(partial(shift_ratio, shift=0.0), *shifted(300)))
+    assert estimate.value is None and "constant" in estimate.warnings[0]
+
+
+def test_worse_held_out_bound_gives_a_warning():
+    known = held_out(partial(shift_ratio, shift=1.0), *shifted(400, 1, 1.0))
+    known = known._replace(training=[tuple(3 * r for r in known.log_ratios)])
+    r0, r1 = known.log_ratios
+    assert "bound on training rows" not in bound_estimate(known).summary()
+    known = known._replace(training=[(r0, r1 + 1)])
+    estimate = bound_estimate(known)
+    assert "far above" in estimate.warnings[0]
+    assert estimate.interval[1] > estimate.training_value > estimate.value
+
+
+@pytest.mark.parametrize("ratio", [network(), CTSMRatio(num_folds=3, steps=20)])
+def test_shifts_below_float32_precision_are_learned(ratio):
+    """Columns near 1 that differ by 2e-7, less than two float32 steps: KL = 2 nats."""
+    x0, x1 = (1 + 1e-7 * normal((600, 1), seed).numpy() for seed in (0, 1))
+    estimate = ratio.fit(x0, x1 + 2e-7).estimate_
+    assert abs(estimate.value - 2) < 4 * estimate.stderr < 0.8
+    assert "x0" in error_of(ratio.fit, np.ma.masked_greater(x0, 1), x1)
 
 
 def test_log_ratio_of_two_shifted_gaussians():
-    x0, x1 = shifted()
-    estimate = log_density_ratio(x0, x1, **SHORT)
+    ratio = network().fit(*shifted())
+    estimate = ratio.estimate_
     assert estimate.interval[0] < 0.49 < estimate.interval[1]
     assert abs(estimate.value - 0.49) < 4 * estimate.stderr < 0.4
-    x = normal((200, 2), 9) + 0.35
-    assert (estimate.log_ratio(x) - Shift(0.7)(x)).square().mean() < 0.05
-    weights = (estimate.log_ratio0 - estimate.log_ratio0.exp().mean().log()).exp()
-    assert weights.mean().item() == pytest.approx(1)
-    assert json.loads(json.dumps(estimate.figures(), allow_nan=False))["value"] == estimate.value
+    x = normal((200, 2), 9).numpy() + 0.35
+    assert np.square(ratio.log_ratio(x) - shift_ratio(x, 0.7)).mean() < 0.05
+    assert estimate.estimator == repr(ratio)
+
+
+@pytest.mark.parametrize("ratio", [network(5), CTSMRatio(num_folds=3, steps=5)])
+def test_estimators_are_cloned_and_pickled(ratio):
+    samples = shifted(60)
+    fitted, copy = ratio.fit(*samples), clone(ratio)
+    assert copy.get_params()["num_folds"] == 3
+    assert "not fitted" in error_of(copy.log_ratio, samples[0])
+    loaded = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(loaded.log_ratio(samples[0]), fitted.log_ratio(samples[0]))
+    assert np.array_equal(copy.fit(*samples).log_ratio(samples[0]), fitted.log_ratio(samples[0]))
+
+
+def test_any_classifier_gives_a_log_ratio():
+    """Discriminant analysis has the exact form of the log ratio of two Gaussians."""
+    x0, x1 = shifted(3_000)
+    ratio = ClassifierRatio(QuadraticDiscriminantAnalysis()).fit(x0, x1[:1_000])
+    x = normal((200, 2), 9).numpy() + 0.35
+    assert np.square(ratio.log_ratio(x) - shift_ratio(x, 0.7)).mean() < 0.02
+    assert ratio.estimate_.interval[0] < 0.49 < ratio.estimate_.interval[1]
+    tree = ClassifierRatio(DecisionTreeClassifier(random_state=0)).fit(x0, x1)  # probabilities 0
+    assert np.isfinite(tree.estimate_.log_ratio1).all()
+
+
+def test_probabilities_become_log_ratios():
+    x = np.array([[0.0], [1.0], [2.0], [3.0]])
+    classifier = GaussianNB().fit(x, [0, 0, 0, 1])
+    ratio = ClassifierLogRatio(classifier, 3, 1)
+    zero, one = classifier.predict_log_proba(x).T
+    assert ratio(x[:3]) == pytest.approx(np.log(3) + (one - zero)[:3].clip(math.log(1 / 8)))
+
+
+def test_network_classifier_follows_the_interface_of_scikit_learn():
+    x0, x1 = shifted(400)
+    x, y = np.concatenate([x0, x1]), np.repeat(["a", "b"], 400)
+    classifier = NetworkClassifier(100).fit(x, y)
+    probability = classifier.predict_proba(x)
+    assert probability.sum(1) == pytest.approx(np.ones(800))
+    assert set(classifier.predict(x)) == {"a", "b"}
+    assert 0.6 < classifier.score(x, y) < 0.8  # the best is Phi(0.7 / sqrt 2) = 0.69
+    assert "two classes" in error_of(classifier.fit, x, np.zeros(800))
 
 
 def test_network_learns_what_gaussians_miss():
     """A mixture of two modes against a Gaussian of the same mean and variance."""
     sign = (torch.arange(1_500) % 2 * 2.0 - 1)[:, None]
     x0, x1 = normal((1_500, 1), 1), 0.9 * sign + math.sqrt(0.19) * normal((1_500, 1), 2)
-    estimate = log_density_ratio(x0, x1, num_folds=3, steps=400)
+    estimate = network(400).fit(x0, x1).estimate_
     assert 0.15 < estimate.value < 0.35  # the Gaussians find 0
 
 
 def test_log_ratio_raises_for_other_columns():
     table = pd.DataFrame(normal((60, 2)).numpy(), columns=["a", "b"])
-    estimate = log_density_ratio(table, table + 1, **SHORT)
-    assert "b, a" in error_of(estimate.log_ratio, table[["b", "a"]])
-    assert "columns" in error_of(log_density_ratio, table, table[["a"]])
-
-
-@pytest.mark.parametrize("task", ["normal_1x1", "sparse_5x5"])
-def test_information_interval_holds_the_truth(task):
-    estimate = mutual_information(*pairs(task), **SHORT)
-    truth = EXAMPLES[task][0]
-    assert estimate.interval[0] < truth < estimate.interval[1] < truth + 0.3
-    assert estimate.log_ratio1.shape == (900,)
-
-
-def test_information_of_independent_and_of_equal_columns():
-    estimate = mutual_information(normal((500, 2)), normal((500, 2), 1), **SHORT)
-    assert estimate.interval[0] == 0 < estimate.interval[1] < 0.1
-    x = (normal((300, 1)) > 0).double()
-    estimate = mutual_information(x, -x, **SHORT)  # log 2 nats
-    assert estimate.interval[0] < math.log(2) < estimate.interval[1]
-
-
-def test_information_depends_on_order_and_seed_alone():
-    """Increasing maps of the columns do not change it."""
-    x, y = pairs(num=300)
-    first, other = (mutual_information(x, y, random_state=k, **SHORT).value for k in (3, 4))
-    same = mutual_information(np.exp(x), y**3, random_state=3, **SHORT)
-    assert same.value == first != other
-
-
-def test_pairs_of_different_rows_stay_in_their_fold():
-    x, y = pairs(num=90)
-    shuffled, joint = InformationFit(x, y, num_folds=3).samples
-    first, second = shuffled.units.T
-    assert (first != second).all()
-    assert torch.equal(joint.units[:, 0].sort().values, torch.arange(90))
-    by_unit = torch.zeros(90, dtype=torch.int64)
-    by_unit[joint.units[:, 0]] = joint.fold
-    assert torch.equal(by_unit[first], shuffled.fold)
-    assert torch.equal(by_unit[second], shuffled.fold)
-
-
-def test_normal_scores_of_ties():
-    scores = normal_scores(np.array([[3.0], [1.0], [1.0], [7.0]]))
-    assert scores[:, 0].tolist() == pytest.approx([0.2533, -0.5244, -0.5244, 0.8416], abs=1e-4)
-
-
-def test_invalid_pairs_raise():
-    x, y = pairs(num=60)
-    assert "60 rows" in error_of(mutual_information, x, y[:50])
-    for copy in (-y, np.exp(y), y + 6e-7 * x):
-        assert "infinite" in error_of(mutual_information, np.hstack([x, copy]), y)
-    assert "num_folds" in error_of(mutual_information, x, y, num_folds=2)
-    assert "distinct" in error_of(mutual_information, x[:20], y[:20])
-
-
-@pytest.mark.process
-def test_mi_script_estimates_from_files(script, capsys, tmp_path):
-    table = pd.DataFrame(np.hstack(pairs(num=200)), columns=["a", "b"])
-    table.to_csv(tmp_path / "t.csv", index=False)
-    flags = ["--x", tmp_path / "t.csv", "--x_columns", "a", "--y", tmp_path / "t.csv"]
-    flags += ["--y_columns", "b", "--iterations", 20, "--output_dir", tmp_path / "out"]
-    module = script("evaluate/mi.py")
-    metrics = figures_of(module, *flags)
-    assert metrics["interval"][0] < 0.4133 < metrics["interval"][1]
-    assert {"value", "stderr", "interval"} <= metrics.keys()
-    assert (tmp_path / "out/mi_data.png").exists()
-    assert call(module, *flags[:4], *flags[-2:]) == 2 and "--y" in capsys.readouterr().err
+    ratio = network(5).fit(table, table + 1)
+    assert "b, a" in error_of(ratio.log_ratio, table[["b", "a"]])
+    assert "columns" in error_of(network().fit, table, table[["a"]])
+    assert "num_folds" in error_of(ClassifierRatio(num_folds=2).fit, table, table)

@@ -18,8 +18,8 @@ ENDPOINTS = {
         **{"model": "grey", "sampler": "dpm", "num_images": 10, "num_steps": 25, "seed": 5},
         **{"randomise": True, "which": "any", "guidance_scale": 1.5},
     },
-    "/mi": {"x": None, "y": None, "steps": 1_000, "seed": 5},
-    "/mi_example": {"task": "normal_1x1", "num_rows": 2_000, "seed": 5},
+    "/mi": {"x": None, "y": None, "estimator": "automatic", "seed": 5},
+    "/mi_paper": {"dim": 40, "steps": 2_000, "seed": 5},
     "/score": {"model": "grey", "image": None, "repeats": 16},
     "/score_drawing": {"model": "grey", "drawing": ..., "repeats": 16},
     "/toy": {
@@ -30,6 +30,7 @@ ENDPOINTS = {
 RETURNS = {
     "/generate": "Gallery Textbox Number",
     "/mi": "Plot Textbox Json",
+    "/mi_paper": "Plot Textbox Json",
     "/score": "Image Textbox Plot Label Json",
     "/toy": "Plot Textbox Plot Json",
 }
@@ -42,7 +43,8 @@ BAD = [
     *(("/score", "image", value) for value in ("/etc/passwd", "http://127.0.0.1:1/a", 3, FILE)),
     *(("/score_drawing", "drawing", value) for value in ("/etc/passwd", FILE)),
     *(("/mi", "x", value) for value in ("/etc/passwd", FILE)),
-    ("/mi_example", "task", HTML),
+    ("/mi", "estimator", HTML),
+    ("/mi_paper", "dim", HTML),
     ("/toy", "learning_rate", HTML),
 ]
 

@@ -1,13 +1,12 @@
 """Tabs of the page that explain a likelihood, and those of density ratios."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 from conftest import digit, error_of
 
-from ebm_app import mutual_information
+from ebm_app import ClassifierRatio, mutual_information
 from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.trace import NUM_TIMES, trace
@@ -63,9 +62,14 @@ def test_every_evaluation_is_shown(monkeypatch):
     assert message in error_of(next, toy.toy("mixtures_k2", *arguments[1:]))
 
 
-def draw_rows(folder, task="normal_1x1", num=600, seed=0):
-    for files in information.mi_example(task, num, seed):
-        return [shutil.copy(file, folder) for file in files]
+def test_information_of_the_paper_is_learned_step_by_step():
+    outputs = list(information.mi_paper(40, 100, 3))
+    plot, text, metrics = outputs[-1]
+    assert "truth 10 nats" in text and f"{metrics['value']:.3f} nats by CTSM-v" in text
+    assert metrics["step"] == 100 and metrics["truth"] == 10
+    estimate, truth = plot.axes[0].lines
+    assert len(estimate.get_xdata()) == 51 and set(truth.get_ydata()) == {10}
+    assert "dimension" in error_of(next, information.mi_paper(41, 100, 3))
 
 
 def save(folder, name, values):
@@ -74,17 +78,16 @@ def save(folder, name, values):
 
 
 def test_estimate_equals_that_of_the_library(tmp_path):
-    x, y = draw_rows(tmp_path)
-    *steps, (plot, text, metrics) = information.mi(x, y, 3, 4)
-    heads = [text.split(" · ")[0] for _, text, _ in steps]
-    num_folds = len(steps) - 1
-    assert heads == ["Starting", *(f"Fold {n + 1} of {num_folds}" for n in range(num_folds))]
-    data = "normal_1x1_x.npy and normal_1x1_y.npy"
-    assert text.endswith(f"{data} · up to 3 steps · seed 4")
-    expected = mutual_information(np.load(x), np.load(y), steps=3, random_state=4)
-    assert metrics == {**expected.figures(), "data": data, "steps": 3, "seed": 4}
+    x, noise = np.random.default_rng(0).normal(size=(2, 300))
+    files = save(tmp_path, "x.npy", x), save(tmp_path, "y.npy", x + noise)
+    plot, text, metrics = information.mi(*files, "classifier", 4)
+    ratio = ClassifierRatio(random_state=4)
+    expected = mutual_information(x, x + noise, ratio, random_state=4)
+    assert metrics == {**expected.figures(), "data": "x.npy and y.npy", "seed": 4}
     assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
-    assert text.startswith(f"{expected.summary()}\n600 rows, 1 + 1 columns · ")
+    assert "by ClassifierRatio(random_state=4)" in text
+    label = f"{expected.summary()}\nx.npy and y.npy · 300 rows, 1 + 1 columns · seed 4 · "
+    assert text.startswith(label)
     assert len(plot.axes[0].patches) > 10  # histograms
 
 
@@ -99,4 +102,5 @@ def test_bad_data_give_errors(tmp_path):
         (good, wide, "65 columns"),
         (long, long, "20001 rows"),
     ):
-        assert word in error_of(list, information.mi(x, y, 1, 0))
+        assert word in error_of(information.mi, x, y, "automatic", 0)
+    assert "estimator" in error_of(information.mi, good, good, "other", 0)

@@ -1,0 +1,124 @@
+"""Mutual information of paired rows, and of the paper's Gaussians while they are learned."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import call, error_of, figures_of
+from exact import normal
+
+from ebm_app import ClassifierRatio, CTSMRatio, mutual_information
+from ebm_app.ratios import ctsm
+from ebm_app.ratios.classifier import NetworkClassifier
+from ebm_app.ratios.information import (
+    check_dependence,
+    independent_and_joint,
+    normal_scores,
+)
+from ebm_app.ratios.problems import learn_information
+
+SHORT = ClassifierRatio(NetworkClassifier(steps=100), num_folds=3)
+
+
+def pairs(num=900, rho=0.75, dim=1, seed=0):
+    """Rows of X and Y with -dim / 2 log(1 - rho^2) nats."""
+    x, noise = (normal((num, dim), 2 * seed + k).numpy() for k in (0, 1))
+    return x, rho * x + math.sqrt(1 - rho**2) * noise
+
+
+@pytest.mark.parametrize(("rho", "dim"), [(0.75, 1), (0.8, 2)])
+def test_interval_contains_the_truth(rho, dim):
+    estimate = mutual_information(*pairs(rho=rho, dim=dim), SHORT)
+    truth = -dim / 2 * math.log(1 - rho**2)
+    assert estimate.interval[0] < truth < estimate.interval[1] < truth + 0.3
+    assert estimate.log_ratio1.shape == (900,)
+    assert estimate.what == "mutual information" and "NetworkClassifier" in estimate.estimator
+
+
+def test_information_of_independent_and_of_discrete_columns():
+    estimate = mutual_information(normal((500, 2)), normal((500, 2), 1), SHORT)
+    assert estimate.interval[0] == 0 < estimate.interval[1] < 0.1
+    x = (normal((300, 1)) > 0).double()
+    estimate = mutual_information(x, -x, SHORT)  # log 2 nats
+    assert estimate.interval[0] < math.log(2) < estimate.interval[1]
+
+
+def test_copies_of_independent_rows_have_no_information():
+    x, y = (np.repeat(normal((60, 1), seed).numpy(), 10, 0) for seed in (0, 1))
+    estimate = mutual_information(x, y, SHORT)
+    assert estimate.interval is None or estimate.interval[0] == 0
+
+
+def test_information_depends_on_order_and_seed_alone():
+    """Increasing maps of the columns do not change it."""
+    x, y = pairs(num=300)
+    first, other = (mutual_information(x, y, SHORT, random_state=k).value for k in (3, 4))
+    same = mutual_information(np.exp(x), y**3, SHORT, random_state=3)
+    assert same.value == first != other
+
+
+@pytest.mark.process
+def test_default_is_ctsm_where_a_classifier_has_no_bound(monkeypatch):
+    monkeypatch.setattr(ctsm, "BATCH_SIZE", 64)
+    x, y = pairs(num=500, rho=0.95, dim=8)
+    truth = -4 * math.log(1 - 0.95**2)  # 9.3 nats
+    assert mutual_information(x, y, SHORT).value is None
+    estimate = mutual_information(x, y)
+    assert estimate.estimator == "CTSMRatio()"
+    assert estimate.interval[0] < truth < estimate.interval[1]
+
+
+def test_pairs_of_different_rows_stay_in_their_fold():
+    x, y = pairs(num=90)
+    shuffled, joint = independent_and_joint(x, y, 3, 0)
+    first, second = shuffled.units.T
+    assert (first != second).all()
+    assert np.array_equal(np.sort(joint.units[:, 0]), np.arange(90))
+    by_unit = np.zeros(90, int)
+    by_unit[joint.units[:, 0]] = joint.fold
+    assert np.array_equal(by_unit[first], shuffled.fold)
+    assert np.array_equal(by_unit[second], shuffled.fold)
+
+
+def test_normal_scores_of_ties():
+    scores = normal_scores(np.array([[3.0], [1.0], [1.0], [7.0]]))
+    assert scores[:, 0].tolist() == pytest.approx([0.2533, -0.5244, -0.5244, 0.8416], abs=1e-4)
+
+
+def test_infinite_information_raises():
+    x, y = pairs(num=300, dim=2)
+    half = np.where(np.arange(300)[:, None] % 2, x, y)
+    for copy in (-x[:, 0], np.exp(x[:, 1]), x[:, 0] + 6e-7 * y[:, 0], x.sum(1), half):
+        assert "infinite" in error_of(mutual_information, x, copy)
+    classes = pd.DataFrame(np.eye(3)[np.arange(300) % 3])
+    check_dependence(pd.concat([classes, classes], axis=1), 3)  # discrete: log 3 nats
+
+
+def test_invalid_pairs_raise():
+    x, y = pairs(num=60)
+    assert "60 rows" in error_of(mutual_information, x, y[:50])
+    assert "num_folds" in error_of(mutual_information, x, y, CTSMRatio(num_folds=2))
+    assert "distinct" in error_of(mutual_information, x[:20], y[:20])
+
+
+def test_paper_gaussians_are_learned():
+    curve = list(learn_information(40, 300, 0))
+    assert curve[0] == (0, 0.0) and curve[-1][0] == 300 and len(curve) >= 50
+    assert 1 < curve[-1][1] < 12  # 10 nats after 2,000 steps
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("method", ["classifier", "ctsm_v"])
+def test_mi_script_estimates_from_files(script, capsys, tmp_path, method):
+    table = pd.DataFrame(np.hstack(pairs(num=200)), columns=["a", "b"])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    flags = ["--x", tmp_path / "t.csv", "--x_columns", "a", "--y", tmp_path / "t.csv"]
+    flags += ["--y_columns", "b", "--iterations", 20, "--output_dir", tmp_path / "out"]
+    module = script("evaluate/mi.py")
+    metrics = figures_of(module, *flags, "--method", method)
+    assert metrics["interval"][0] < 0.4133 < metrics["interval"][1]
+    assert {"value", "stderr", "interval", "estimator"} <= metrics.keys()
+    assert (tmp_path / "out/mi_data.png").exists()
+    assert call(module, *flags) == 2 and "--method" in capsys.readouterr().err
+    assert call(module, *flags[:4], *flags[-2:]) == 2 and "--y" in capsys.readouterr().err
