@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ebm_app.config import LoopConfig
+from ebm_app.data.cache import move_if_small
 from ebm_app.data.images import ImageData, image_digest
-from ebm_app.data.lazy import LazyImages
 from ebm_app.data.levels import dequantise
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
@@ -63,7 +63,7 @@ class Task(ABC):
         self.check: Callable[[], None] = lambda: None
         batches = config.gradient_accumulation_steps * accelerator.num_processes
         self.total_batch_size = config.train_batch_size * batches
-        self.levels, self.labels = data.train.to(accelerator.device), None
+        self.levels, self.labels = move_if_small(data.train, accelerator.device), None
         self.limit_validation(config.validation_images)
 
     def limit_validation(self, num_images: int) -> None:
@@ -104,8 +104,6 @@ class Task(ABC):
         chosen = self.order(step)[rows].to(on_device, non_blocking=on_device.type != "cpu")
         labels = None if self.labels is None else self.labels[chosen]
         levels = copy_to(self.levels[chosen], self.accelerator.device)
-        if isinstance(self.levels, LazyImages):  # decoded while the network trains on this batch
-            self.levels.prefetch(lambda ahead: self.order(step + 1 + ahead)[rows])
         noise = RowNoise(levels.device, self.config.seed, step, rows, self.total_batch_size)
         return self.draw(levels, labels, noise)
 
