@@ -19,7 +19,7 @@ from ebm_app.utils.fields import (
 
 T = TypeVar("T", bound=RunOptions)
 #: Flags that must not change when a run is resumed
-FIXED = ("dataset", "resolution", "size", "model")
+FIXED = ("dataset", "resolution", "image_column", "label_column", "size", "model")
 #: Flags that may change, since images and weights are compared with the checkpoint
 MOVABLE = ("data_root", "skip_bad", "flow", "init_from")
 
@@ -37,6 +37,8 @@ class DataFlags:
     download: bool = setting("download the data set if it is missing", False)
     skip_bad: bool = setting("skip files of a folder that are not readable images", False)
     resolution: Side | None = advanced("side to which images of a folder are resized", None)
+    image_column: str | None = advanced("column of images, if a data set has several", None)
+    label_column: str | None = advanced("column of labels, if a data set has several", None)
 
 
 def run_options(args: RunOptions) -> RunOptions:
@@ -76,7 +78,8 @@ def restore(args: T, argv: Sequence[str] | None, settings: Mapping[str, Any]) ->
     if "init_from" in passed:
         flags.pop("flow", None)  # the model defines its own flow
     if passed.get("dataset", flags.get("dataset")) != flags.get("dataset"):
-        flags.pop("resolution", None)  # of the recorded data set
+        for name in ("resolution", "image_column", "label_column"):  # of the recorded data set
+            flags.pop(name, None)
     names = {item.name for item in dataclasses.fields(args)} - passed.keys()
     with user_errors("The record of the run"):
         return dataclasses.replace(args, **{name: flags[name] for name in names & flags.keys()})

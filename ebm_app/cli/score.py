@@ -102,12 +102,12 @@ def read_levels(
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Return the image files below a folder, at least one. Print what is skipped: other files, and
-    links to folders."""
-    from ebm_app.data.folder import EXTENSIONS, find_images  # slow to import
+    """Return the image files below a folder, at least one. Print how many other files are
+    skipped."""
+    from ebm_app.data.folder import EXTENSIONS, count_suffixes, find_images  # slow to import
 
-    names, skipped, notes = find_images(folder)
-    others = ", ".join(f"{num} {kind}" for kind, num in skipped.items())
+    names, skipped = find_images(folder)
+    others = ", ".join(f"{num} {kind}" for kind, num in count_suffixes(skipped).items())
     if not names:
         kinds = ", ".join(suffix[1:] for suffix in EXTENSIONS)
         raise UserError(
@@ -115,8 +115,6 @@ def list_images(folder: Path) -> list[Path]:
         )
     if others:
         print(f"Skipped files: {others}.", file=sys.stderr)
-    for note in notes:
-        print(f"warning: {note}", file=sys.stderr)
     return [folder / name for name in names]
 
 

@@ -60,7 +60,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if resumed:
         flags = flags_on_resume(resumed["training"], flags)
     data = load_images(
-        args.dataset, args.data_root, args.download, args.resolution, skip_bad=args.skip_bad
+        args.dataset,
+        args.data_root,
+        args.download,
+        args.resolution,
+        skip_bad=args.skip_bad,
+        image_column=args.image_column,
+        label_column=args.label_column,
     )
     flow = Flow.from_pretrained(args.flow) if args.flow else latent_flow(args.init_from)
     ebm_config, config = resolve(data, flags, file, flow)

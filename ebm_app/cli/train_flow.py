@@ -51,7 +51,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
     data = load_images(
-        args.dataset, args.data_root, args.download, args.resolution, skip_bad=args.skip_bad
+        args.dataset,
+        args.data_root,
+        args.download,
+        args.resolution,
+        skip_bad=args.skip_bad,
+        image_column=args.image_column,
+        label_column=args.label_column,
     )
     config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data, resumed)
     torch.manual_seed(config.seed)  # initial weights

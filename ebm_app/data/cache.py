@@ -111,9 +111,9 @@ def map_images(
         with FileLock(folder / f"{key}.lock"):
             if not (images.exists() and description.exists()):
                 array, about = read(partial(_allocate, folder))
-                with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                with images.with_suffix(".tmp").open("wb") as file:
                     np.save(file, array)
-                    os.replace(file.name, images)
+                os.replace(file.name, images)
                 write_json(description, about)
     except OSError as error:
         raise UserError(

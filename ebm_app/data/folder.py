@@ -25,8 +25,8 @@ IMAGES, MASKS = {"images", "image", "imgs"}, {"masks", "mask", "labels", "annota
 
 
 def find_images(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the sorted paths of the image files and of the other files below a folder, relative
-    to it. Links to folders are not followed."""
+    """Return the sorted paths of the image files, and of other files, below a folder, relative to
+    it. Links to folders are other files, with a final "/"."""
 
     def fail(error: OSError) -> NoReturn:
         raise UserError(f"Cannot list the folder '{error.filename}': {error.strerror}.")
@@ -35,6 +35,8 @@ def find_images(folder: Path) -> tuple[list[str], list[str]]:
     for root, folders, files in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if name[0] != "." and name not in SYSTEM]
         prefix = "" if Path(root) == folder else f"{os.path.relpath(root, folder)}/"
+        links = (name for name in folders if os.path.islink(os.path.join(root, name)))
+        others += [f"{prefix}{name}/" for name in links]
         for name in files:
             if name[0] != ".":
                 is_image = os.path.splitext(name)[1].lower() in EXTENSIONS
@@ -44,8 +46,11 @@ def find_images(folder: Path) -> tuple[list[str], list[str]]:
 
 def count_suffixes(names: Sequence[str]) -> dict[str, int]:
     """Return the number of files with each suffix."""
-    suffixes = (os.path.splitext(name)[1].lower() for name in names)
-    return dict(sorted(Counter(suffix or "without suffix" for suffix in suffixes).items()))
+    counts = Counter()
+    for name in names:
+        suffix = os.path.splitext(name)[1].lower() or "without suffix"
+        counts["links to folders" if name.endswith("/") else suffix] += 1
+    return dict(sorted(counts.items()))
 
 
 def digest_files(folder: Path) -> str:
@@ -53,7 +58,7 @@ def digest_files(folder: Path) -> str:
     digest = hashlib.sha256(os.fsencode(folder))
     for names in find_images(folder):
         for name in names:
-            file = f"{folder}/{name}"
+            file = os.path.join(folder, name.rstrip("/"))
             status = os.stat(file) if os.path.exists(file) else os.lstat(file)
             digest.update(os.fsencode(f"{name} {status.st_size} {status.st_mtime_ns}\n"))
     return digest.hexdigest()
@@ -86,13 +91,12 @@ def load_folder(
         split: _load(folder, top, columns, classes)
         for split, top in (tops or {"train": ""}).items()
     }
-    ignored = set(names).difference(*(table.names for table in splits.values()))
-    if ignored and not skip_bad:
+    known, listed = set(names), {name for table in splits.values() for name in table.names}
+    if (ignored := known - listed) and not skip_bad:
         raise UserError(
             f"The package datasets does not list '{folder / min(ignored)}'. Rename or remove the "
             "file, or add it to metadata.csv. Use --skip_bad to skip it."
         )
-    known = set(names)
     for split, table in splits.items():
         rows = [row for row, name in enumerate(table.names) if name in known]
         splits[split] = table if len(rows) == len(table.names) else table.select(rows)
