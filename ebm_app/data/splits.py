@@ -64,6 +64,12 @@ def position_of(name: str) -> float:
     return int.from_bytes(digest[:6]) / 2**48
 
 
+def split_of(position: float) -> str:
+    """Return the split of a position in [0, 1)."""
+    inside = (split for split, (low, high) in HELD_OUT.items() if low <= position < high)
+    return next(inside, "train")
+
+
 def split_by_name(
     names: Sequence[str], held_out: Collection[str] = HELD_OUT
 ) -> dict[str, list[int]]:
@@ -83,10 +89,10 @@ def split_by_name(
     Raises:
         UserError: if there are fewer than 10 images, or fewer than 2 in a split.
     """
-    rows = {split: [] for split in ("train", *HELD_OUT) if split in ("train", *held_out)}
+    rows = {"train": []} | {split: [] for split in held_out}
     for position, row in sorted((position_of(name), row) for row, name in enumerate(names)):
-        inside = (split for split in rows.keys() & HELD_OUT if _contains(split, position))
-        rows[next(inside, "train")].append(row)
+        split = split_of(position)
+        rows[split if split in held_out else "train"].append(row)
     sizes = {split: len(own) for split, own in rows.items()}
     if len(names) < MIN_IMAGES or min(sizes.values()) < MIN_SPLIT:
         counts = ", ".join(f"{size} for {split}" for split, size in sizes.items())
@@ -96,8 +102,3 @@ def split_by_name(
             "train, validation and test."
         )
     return rows
-
-
-def _contains(split: str, position: float) -> bool:
-    low, high = HELD_OUT[split]
-    return low <= position < high
