@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
-from ebm_app.data.folder import find_images
+from ebm_app.data.folder import is_image, list_files
 from ebm_app.data.levels import to_display
 from ebm_app.data.pictures import convert_image, read_image, to_pil, to_uint8
 from ebm_app.ebm import EBM
@@ -170,7 +170,7 @@ def to_model_levels(ebm: EBM, images: Any) -> Tensor:
     """
     config = check_argument(EBM, "model", ebm).config
     if isinstance(images, str | os.PathLike):
-        images = [Path(images, name) for name in find_images(Path(images))[0]]
+        images = [Path(images, name) for name in list_files(Path(images)) if is_image(name)]
     if isinstance(images, list | tuple) and isinstance(next(iter(images), None), PICTURES):
         pictures = ((x if isinstance(x, Image.Image) else read_image(Path(x))) for x in images)
         levels = (convert_image(x, f"image {n}", config) for n, x in enumerate(pictures))

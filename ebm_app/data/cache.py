@@ -7,7 +7,6 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -27,20 +26,13 @@ MAX_BYTES_ON_DEVICE = 2**30
 NUM_THREADS = min(16, os.cpu_count() or 1)
 #: Images per call of a thread
 NUM_PER_CALL = 16
-#: Shape of an array -> uint8 array
-Allocate = Callable[[tuple[int, ...]], np.ndarray]
-
-
-def in_memory(shape: tuple[int, ...]) -> np.ndarray:
-    """Return a new uint8 array."""
-    return np.empty(shape, np.uint8)
 
 
 def decode(
     read: Callable[[int], Tensor],
     names: Sequence[str],
     skip_bad: bool = False,
-    allocate: Allocate = in_memory,
+    cache: Path | None = None,
 ) -> tuple[np.ndarray, list[int]]:
     """Decode images into one array.
 
@@ -48,7 +40,7 @@ def decode(
         read: returns the image with an index as uint8 (C, H, W), C = 1 or 3.
         names: names of the N images in error messages.
         skip_bad: skip images for which ``read`` raises a ``UserError``.
-        allocate: creates the array.
+        cache: folder of a temporary file for the array. None keeps it in memory.
 
     Returns:
         The K images, uint8 (K, C, H, W), and their indices. C = 1 if all images are grey.
@@ -66,7 +58,7 @@ def decode(
                 return None
             raise
 
-    array, kept, channels = in_memory((0, 1, 0, 0)), [], 1
+    array, kept, channels = np.empty((0, 1, 0, 0), np.uint8), [], 1
     with ThreadPool(NUM_THREADS) as pool:
         images = pool.imap(read_unless_bad, range(len(names)), NUM_PER_CALL)
         images = tqdm(images, "decode images", len(names), leave=False, delay=2)
@@ -74,7 +66,7 @@ def decode(
             if image is None:
                 continue
             if not kept:
-                array = allocate((len(names), 3, *image.shape[1:]))
+                array = _allocate((len(names), 3, *image.shape[1:]), cache)
             elif image.shape[1:] != array.shape[2:]:
                 height, width = array.shape[2:]
                 raise UserError(
@@ -89,13 +81,14 @@ def decode(
 
 
 def map_images(
-    key: str, read: Callable[[Allocate], tuple[np.ndarray, dict[str, Any]]]
+    key: str, read: Callable[[Path], tuple[np.ndarray, dict[str, Any]]]
 ) -> tuple[Tensor, dict[str, Any]]:
     """Return images from a file, which the first process writes.
 
     Args:
         key: name of the file.
-        read: returns the images (N, C, H, W), and a description of them as JSON data.
+        read: returns the images (N, C, H, W), and a description of them as JSON data, given the
+            folder for temporary files.
 
     Returns:
         The images in a mapped file, and their description. Writing to the tensor does not change
@@ -110,7 +103,7 @@ def map_images(
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{key}.lock"):
             if not (images.exists() and description.exists()):
-                array, about = read(partial(_allocate, folder))
+                array, about = read(folder)
                 with images.with_suffix(".tmp").open("wb") as file:
                     np.save(file, array)
                 os.replace(file.name, images)
@@ -123,10 +116,12 @@ def map_images(
     return torch.from_numpy(np.load(images, mmap_mode="c")), read_json(description)
 
 
-def _allocate(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a uint8 array in a temporary file in a folder. A full disk raises an ``OSError``."""
-    with tempfile.TemporaryFile(dir=folder) as file:
-        os.posix_fallocate(file.fileno(), 0, math.prod(shape))
+def _allocate(shape: tuple[int, ...], cache: Path | None) -> np.ndarray:
+    """Return a uint8 array, in memory or in a temporary file in a folder."""
+    if cache is None:
+        return np.empty(shape, np.uint8)
+    with tempfile.TemporaryFile(dir=cache) as file:
+        os.posix_fallocate(file.fileno(), 0, math.prod(shape))  # raises if the disk is full
         return np.memmap(file, np.uint8, "r+", shape=shape)
 
 

@@ -23,6 +23,16 @@ from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
 
+#: Key of a report -> text
+TEXTS = {
+    "columns": "Columns",
+    "source": "Sources of the splits",
+    "held_out": "Splits held out by name",
+    "unused": "Splits that are not used",
+    "classes": "Classes",
+    "bad": "Skipped images",
+}
+
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
@@ -75,22 +85,17 @@ class ImageData:
         >>> print(load_images("digits").describe())
         digits: images 1x8x8, 1400 train, 100 validation, 297 test.
         """
-        report = {"skipped": {}, "classes": {}, "bad": [], "notes": [], **self.summary()}
+        report = self.summary()
         size = "x".join(map(str, report["shape"]))
         splits = ", ".join(f"{num} {split}" for split, num in report["splits"].items())
         lines = [f"{self.name}: images {size}, {splits}."]
-        if "columns" in report:
-            taken = [f"{split} from {name}" for split, name in report["source_splits"].items()]
-            taken += [f"{split} held out by name" for split in report["held_out"]]
-            columns = ", ".join(f"{kind} {name}" for kind, name in report["columns"].items())
-            lines.append(f"Columns: {columns}. Splits: {', '.join(taken)}.")
-        if classes := ", ".join(f"{name} {num}" for name, num in report["classes"].items()):
-            lines.append(f"Classes: {shorten(classes)}.")
-        if skipped := ", ".join(f"{num} {kind}" for kind, num in report["skipped"].items()):
-            lines.append(f"Skipped files: {skipped}.")
-        if report["bad"]:
-            lines.append(f"Skipped unreadable images: {shorten(', '.join(report['bad']))}.")
-        return "\n".join([*lines, *(f"warning: {note}" for note in report["notes"])])
+        for key, text in TEXTS.items():
+            if key in report and report[key]:
+                value = report[key]
+                pairs = value.items() if isinstance(value, dict) else ()
+                words = [f"{name} {item}" for name, item in pairs] or value
+                lines.append(f"{text}: {shorten(', '.join(words))}.")
+        return "\n".join(lines)
 
     @classmethod
     def from_tensors(

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebm_app.data.sources import read_dataset
 from ebm_app.data.splits import SPLITS, Labelled
-from ebm_app.data.tables import read_dataset
 from ebm_app.utils.errors import UserError
 
 #: Sizes of the splits of the 1,797 digits, permuted by ``numpy.random.RandomState(0)``

@@ -3,155 +3,133 @@
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.data.cache import Allocate, decode, map_images
-from ebm_app.data.folder import digest_files, load_folder
+from ebm_app.data.cache import decode, map_images
+from ebm_app.data.folder import digest_files, is_image, list_files, load_folder
 from ebm_app.data.pictures import ToPixels, to_pixels
-from ebm_app.data.splits import (
-    HELD_OUT,
-    MIN_IMAGES,
-    SPLITS,
-    Labelled,
-    named_splits,
-    split_by_name,
-)
-from ebm_app.data.tables import Columns, Table, load_errors, read_dataset, read_labels, reader
+from ebm_app.data.splits import MIN_IMAGES, SPLITS, Labelled, split_by_name
+from ebm_app.data.tables import Columns, Row, load_hub, read_rows
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.tensors import as_tensor
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 #: Names of data sets of files begin with these
 FOLDER, HUB = "folder:", "hf:"
 COLOURS = (1, 3)
-#: Files written by ``save_to_disk``
-SAVED = ("dataset_dict.json", "state.json")
-#: Splits by name, and a report of what they have, as JSON data
-Tables = tuple[dict[str, Table], dict[str, Any]]
+Splits = dict[str, list[Row]]
 
 
 def read_files(
-    name: str,
-    convert: ToPixels,
-    conversion: Sequence[Any],
-    columns: Columns,
-    skip_bad: bool,
+    name: str, convert: ToPixels, conversion: Any, columns: Columns, skip_bad: bool
 ) -> tuple[dict[str, Labelled], dict[str, Any]]:
     """Read the splits of a folder or a Hugging Face data set. Missing splits are held out from the
     training images by their names.
 
     Args:
-        name: "folder:PATH", or "hf:NAME" with a name on the hub or a folder of ``save_to_disk``
-            or parquet files.
+        name: "folder:PATH" or "hf:NAME", see ``load_folder`` and ``load_hub``.
         convert: converts an image to uint8 (C, H, W).
         conversion: identifies ``convert``, as JSON data.
         columns: columns of images and labels.
-        skip_bad: skip files that are not readable images.
+        skip_bad: skip files that cannot be used.
 
     Returns:
         The splits by name, and a report of what was read and skipped, as JSON data.
 
     Raises:
-        UserError: for a data set that cannot be read or has no training images, or of which the
-            splits or columns are ambiguous, for an unusable image, and too few images.
+        UserError: for a data set that cannot be read, ambiguous splits or columns, an unusable
+            image, and too few images.
     """
     kind, path = name.split(":", 1)
     folder = Path(path).expanduser().absolute()
-    if kind == "folder" and not folder.is_dir():
-        raise UserError(f"Folder '{path}' does not exist. Check the path after 'folder:'.")
     if folder.is_dir():
         state = digest_files(folder)
-    else:  # a name on the hub, which is downloaded once
-        tables, report = load_hub(path, columns)
-        state = [table.dataset._fingerprint for table in tables.values()]
+    elif kind == "folder":
+        raise UserError(f"Folder '{path}' does not exist. Check the path after 'folder:'.")
+    else:
+        state = [dataset._fingerprint for dataset in load_hub(path).values()]
 
-    def read(allocate: Allocate) -> tuple[np.ndarray, dict[str, Any]]:
+    def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
         if kind == "folder":
-            loaded = load_folder(folder, columns, skip_bad)
+            names = [file for file in list_files(folder) if is_image(file)]
+            rows, classes, report = read_rows(load_folder(folder, names), columns, folder)
+            rows, bad = drop_unlisted(rows, names, skip_bad)
         else:
-            loaded = load_hub(path, columns) if folder.is_dir() else (tables, report)
-        return read_tables(*loaded, convert, skip_bad, allocate)
+            (rows, classes, report), bad = read_rows(load_hub(path), columns), []
+        rows, report["held_out"] = hold_out(rows)
+        used = [(split, row) for split in SPLITS for row in rows[split]]
+        names = [row.name for _, row in used]
+        pixels, kept = decode(lambda index: used[index][1].read(convert), names, skip_bad, cache)
+        if len(kept) < MIN_IMAGES:
+            raise UserError(f"Expected at least {MIN_IMAGES} images, found {len(kept)}.")
+        report["bad"] = sorted({*bad, *names} - {names[index] for index in kept})
+        columns_of_rows = [[split, *row[:2]] for split, row in (used[index] for index in kept)]
+        return pixels, {"rows": columns_of_rows, "classes": classes, "report": report}
 
-    options = [kind, state, conversion, columns.image, columns.label, skip_bad]
+    options = [kind, state, conversion, columns, skip_bad]
     key = hashlib.sha256(json.dumps(options).encode()).hexdigest()[:32]
     images, about = map_images(key, read)
     splits, start = {}, 0
-    for split, names in about["names"].items():
-        rows = slice(start, start := start + len(names))
-        labels = None if about["labels"] is None else torch.tensor(about["labels"][rows])
-        splits[split] = Labelled(images[rows], labels, names, tuple(about["class_names"]))
+    for split in SPLITS:
+        names, labels = zip(*(row[1:] for row in about["rows"] if row[0] == split), strict=True)
+        own = images[start : start + len(names)]
+        numbers = None if None in labels else torch.tensor(labels)
+        splits[split] = Labelled(own, numbers, list(names), tuple(about["classes"]))
+        start += len(names)
     return splits, about["report"]
 
 
-def read_tables(
-    tables: dict[str, Table],
-    report: dict[str, Any],
-    convert: ToPixels,
-    skip_bad: bool,
-    allocate: Allocate,
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """Decode the images of all splits into one array; return it, and a description of its rows as
-    JSON data. Missing splits are held out."""
-    if missing := sorted(HELD_OUT.keys() - tables.keys()):
-        rows = split_by_name(tables["train"].names, missing)
-        tables = tables | {split: tables["train"].select(own) for split, own in rows.items()}
-    parts = [tables[split] for split in SPLITS]
-    names = [(split, name) for split in SPLITS for name in tables[split].names]
-    pixels, kept = decode(reader(parts, convert), [name for _, name in names], skip_bad, allocate)
-    labels, class_names = read_labels(parts)
-    used = {split: [] for split in SPLITS}
-    for split, name in (names[row] for row in kept):
-        used[split].append(name)
-    if len(kept) < MIN_IMAGES:
-        raise UserError(f"Expected at least {MIN_IMAGES} images, found {len(kept)}. Add images.")
-    is_bad = set(range(len(names))).difference(kept)
-    report |= {
-        "bad": sorted([*report["bad"], *(names[row][1] for row in is_bad)]),
-        "held_out": missing,
-        "columns": {"image": parts[0].columns.image, "label": parts[0].columns.label},
-    }
-    return pixels, {
-        "names": used,
-        "labels": None if labels is None else torch.cat(labels)[kept].tolist(),
-        "class_names": class_names,
-        "report": report,
-    }
-
-
-def load_hub(name: str, columns: Columns) -> Tables:
-    """Load a Hugging Face data set; only the split "train" is required.
-
-    Args:
-        name: name on the hub, or a folder of ``save_to_disk`` or parquet files.
+def drop_unlisted(rows: Splits, names: Sequence[str], skip_bad: bool) -> tuple[Splits, list[str]]:
+    """Return the rows of images with known names, and the names of the other images.
 
     Raises:
-        UserError: for an unreadable data set, one without a training split, or with two names of
-            one split.
+        UserError: without ``skip_bad``, if there are others, such as images in a folder "__name",
+            which the package ``datasets`` ignores, or in a zip file, which it reads.
     """
-    from datasets import DatasetDict, load_dataset, load_from_disk  # takes seconds to import
+    known = set(names)
+    others = sorted(known ^ {row.name for own in rows.values() for row in own})
+    if others and not skip_bad:
+        raise UserError(
+            f"The image '{others[0]}' is not read, by its format or its place. Rename it or move "
+            "it out of the folder, or add --skip_bad to skip it."
+        )
+    return {
+        split: [row for row in own if row.name in known] for split, own in rows.items()
+    }, others
 
-    folder = Path(name).expanduser()
-    with load_errors(name):
-        if any((folder / file).is_file() for file in SAVED):
-            loaded = load_from_disk(str(folder))
-        else:
-            loaded = load_dataset(str(folder) if folder.exists() else name)
-    named = loaded if isinstance(loaded, DatasetDict) else {"train": loaded}
-    splits = named_splits(named)
-    if "train" not in splits:
-        raise UserError(f"The data set '{name}' has no split train, only {', '.join(named)}.")
-    columns = columns.choose(named[splits["train"]].features)
-    tables = {split: Table.of(named[own], columns) for split, own in splits.items()}
-    unused = sorted(named.keys() - splits.values())
-    notes = [f"Splits {', '.join(unused)} are not used."] if unused else []
-    report = {"skipped": {}, "bad": [], "source_splits": splits, "notes": notes}
-    return tables, report
+
+def hold_out(rows: Splits) -> tuple[Splits, list[str]]:
+    """Return all splits, of which missing ones are held out by the names of the images, and the
+    names of those."""
+    missing = [split for split in SPLITS if split not in rows]
+    if not missing:
+        return rows, missing
+    train = rows["train"]
+    chosen = split_by_name([row.name for row in train], missing)
+    return rows | {split: [train[i] for i in own] for split, own in chosen.items()}, missing
+
+
+def read_dataset(dataset: "Dataset") -> Labelled:
+    """Return the images of a ``datasets.Dataset`` in memory, with class labels if it has any."""
+    rows, classes, _ = read_rows({"train": dataset}, Columns())
+    names, labels, *_ = zip(*rows["train"], strict=True)
+    images = decode_in_memory(lambda index: rows["train"][index].read(to_pixels), names)
+    return Labelled(images, None if None in labels else torch.tensor(labels), list(names), classes)
+
+
+def decode_in_memory(read: Callable[[int], Tensor], names: Sequence[str]) -> Tensor:
+    """Return images (N, C, H, W), as from ``decode``."""
+    pixels, _ = decode(read, names)
+    return torch.from_numpy(np.ascontiguousarray(pixels))
 
 
 def as_images(images: Any) -> Labelled:
@@ -184,8 +162,7 @@ def as_images(images: Any) -> Labelled:
             item, labels[index] = item
         return to_pixels(item, f"image {index}")
 
-    pixels, _ = decode(read, [f"image {index}" for index in range(len(images))])
-    loaded = torch.from_numpy(np.ascontiguousarray(pixels))
+    loaded = decode_in_memory(read, [f"image {index}" for index in range(len(images))])
     return Labelled(loaded, torch.as_tensor(labels) if is_pair else None)
 
 

@@ -38,7 +38,7 @@ def named_splits(names: Iterable[str]) -> dict[str, str]:
     """Return split -> name, for the names that are a split's.
 
     >>> named_splits(["train", "dev", "other"])
-    {'validation': 'dev', 'train': 'train'}
+    {'train': 'train', 'validation': 'dev'}
 
     Raises:
         UserError: for two names of one split.
@@ -51,7 +51,7 @@ def named_splits(names: Iterable[str]) -> dict[str, str]:
                     f"Split {split} has several names: {found[split]}, {name}. Keep one."
                 )
             found[split] = name
-    return found
+    return {split: found[split] for split in SPLITS if split in found}
 
 
 def position_of(name: str) -> float:

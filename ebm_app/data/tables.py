@@ -1,160 +1,67 @@
-"""Hugging Face data sets: the columns of images and labels, and their contents."""
+"""Hugging Face data sets: splits, columns of images and labels, and rows."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from ebm_app.data.cache import decode
-from ebm_app.data.pictures import ToPixels, read_image, to_pixels
-from ebm_app.data.splits import Labelled
+from ebm_app.data.pictures import ToPixels, read_image
+from ebm_app.data.splits import named_splits
 from ebm_app.utils.errors import UserError, shorten
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
+    from torch import Tensor
 
-#: Column that is taken as labels if there is no column of the type ClassLabel
+#: Column of labels if there is no column of the type ClassLabel
 LABEL = "label"
+#: Files written by ``save_to_disk``
+SAVED = ("dataset_dict.json", "state.json")
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(NamedTuple):
     """Names of the columns of images and labels. None: the only column of the type, if any."""
 
     image: str | None = None
     label: str | None = None
 
-    def choose(self, features: Features) -> Columns:
-        """Return the columns of a data set.
 
-        Raises:
-            UserError: if there is no such column, or a choice of several.
-        """
-        from datasets import ClassLabel, Image, Value  # takes seconds to import
+class Row(NamedTuple):
+    """An image of a data set: its name, its label, and the row ``index`` of its file."""
 
-        images = [name for name, feature in features.items() if isinstance(feature, Image)]
-        classes = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
-        values = [
-            name
-            for name, feature in features.items()
-            if isinstance(feature, Value) and ("int" in feature.dtype or "string" in feature.dtype)
-        ]
-        if not images:
-            raise UserError(f"The data set has no image column, only {', '.join(features)}.")
-        by_name = [LABEL] if LABEL in values else []
-        image = _choose("image", self.image, images, images)
-        label = _choose("label", self.label, classes or by_name, classes + values)
-        return Columns(image, label)
+    name: str
+    label: int | None
+    files: Dataset
+    index: int
 
-
-def _choose(
-    kind: str, chosen: str | None, default: Sequence[str], possible: Sequence[str]
-) -> str | None:
-    """Return the chosen column, or the only one of ``default``, if any."""
-    if chosen is not None and chosen not in possible:
-        raise UserError(
-            f"The data set has no {kind} column '{chosen}', only {', '.join(possible) or 'none'}. "
-            f"Change --{kind}_column."
-        )
-    if chosen is None and len(default) > 1:
-        raise UserError(
-            f"The data set has {len(default)} {kind} columns: {', '.join(default)}. Choose one "
-            f"with --{kind}_column, or remove the others."
-        )
-    return chosen or next(iter(default), None)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A data set of N images, their names, and the columns of images and labels."""
-
-    dataset: Dataset
-    names: list[str]
-    columns: Columns
-
-    @classmethod
-    def of(cls, dataset: Dataset, columns: Columns) -> Table:
-        """Return a table with images named by their index."""
-        names = [f"image {index}" for index in range(len(dataset))]
-        return cls(dataset, names, columns.choose(dataset.features))
-
-    def select(self, rows: Sequence[int]) -> Table:
-        """Return a subset of the images, without reading them."""
-        names = [self.names[row] for row in rows]
-        return replace(self, dataset=self.dataset.select(rows), names=names)
-
-    def files(self) -> Dataset:
-        """Return the column of images, not decoded: dicts of "path", and "bytes" or None."""
-        from datasets import Image  # takes seconds to import
-
-        column = self.columns.image
-        return self.dataset.select_columns(column).cast_column(column, Image(decode=False))
-
-
-def read_labels(tables: Sequence[Table]) -> tuple[list[Tensor] | None, tuple[str, ...]]:
-    """Return the labels (N,) of each table and the names of the classes, or None without labels.
-
-    Classes of several tables are matched by name. Names of the type ClassLabel keep their order,
-    other values are sorted. If all names are integers, they are sorted as numbers. Missing values
-    and negative labels are -1 (unknown).
-    """
-    from datasets import ClassLabel  # takes seconds to import
-
-    if any(table.columns.label is None for table in tables):
-        return None, ()
-    values, names, is_ordered = [], {}, True
-    for table in tables:
-        feature = table.dataset.features[table.columns.label]
-        own = table.dataset[table.columns.label][:]
-        if isinstance(feature, ClassLabel):
-            names |= dict.fromkeys(feature.names)
-            own = [None if k is None or k < 0 else feature.names[k] for k in own]
-        else:
-            own = [None if k is None or k == -1 else str(k) for k in own]
-            names |= dict.fromkeys(name for name in own if name is not None)
-            is_ordered = False
-        values.append(own)
-    ordered = list(names) if is_ordered else sorted(names)
-    if all(name.isdecimal() for name in names):
-        ordered = sorted(names, key=int)
-    number = {None: -1} | {name: label for label, name in enumerate(ordered)}
-    return [torch.tensor([number[name] for name in own]) for own in values], tuple(ordered)
-
-
-def reader(tables: Sequence[Table], convert: ToPixels) -> Callable[[int], Tensor]:
-    """Return a function of an index that reads an image of concatenated tables."""
-    from datasets import concatenate_datasets  # takes seconds to import
-
-    files = concatenate_datasets([table.files() for table in tables])
-    names = [name for table in tables for name in table.names]
-    column = tables[0].columns.image
-
-    def read(index: int) -> Tensor:
-        file, name = files[index][column], names[index]
+    def read(self, convert: ToPixels) -> Tensor:
+        """Return the image as uint8 (C, H, W)."""
+        (file,) = self.files[self.index].values()
         if file is None:
-            raise UserError(f"'{name}' is missing. Remove its row.")
+            raise UserError(f"'{self.name}' is missing. Remove its row.")
         if file["bytes"] is None:
-            return convert(read_image(Path(file["path"])), name)
-        return convert(read_image(io.BytesIO(file["bytes"]), name), name)
-
-    return read
+            return convert(read_image(Path(file["path"])), self.name)
+        return convert(read_image(io.BytesIO(file["bytes"]), self.name), self.name)
 
 
-def read_dataset(dataset: Dataset) -> Labelled:
-    """Return the images of a ``datasets.Dataset`` in memory, with class labels if it has any."""
-    table = Table.of(dataset, Columns())
-    pixels, _ = decode(reader([table], to_pixels), table.names)
-    labels, class_names = read_labels([table])
-    images = torch.from_numpy(np.ascontiguousarray(pixels))
-    return Labelled(images, labels and labels[0], table.names, class_names)
+def load_hub(name: str) -> dict[str, Dataset]:
+    """Load a Hugging Face data set from the hub, or a folder of ``save_to_disk`` or parquet files.
+
+    Raises:
+        UserError: for an unreadable data set.
+    """
+    from datasets import DatasetDict, load_dataset, load_from_disk  # takes seconds to import
+
+    folder = Path(name).expanduser()
+    with load_errors(name):
+        if any((folder / file).is_file() for file in SAVED):
+            loaded = load_from_disk(str(folder))
+        else:
+            loaded = load_dataset(str(folder) if folder.exists() else name)
+    return dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}
 
 
 @contextmanager
@@ -164,3 +71,106 @@ def load_errors(name: str) -> Iterator[None]:
         yield
     except Exception as error:  # the package raises many exception types
         raise UserError(f"Cannot read the data set '{name}': {shorten(error)}.") from error
+
+
+def read_rows(
+    datasets: dict[str, Dataset], columns: Columns, folder: Path | None = None
+) -> tuple[dict[str, list[Row]], tuple[str, ...], dict[str, Any]]:
+    """Return the rows of each split, the names of the classes, and what was taken as JSON data.
+
+    Classes of several splits are matched by name. Names of the type ClassLabel keep their order,
+    other values are sorted. If all names are integers, they are sorted as numbers. Missing values
+    and negative labels are -1 (unknown).
+
+    Args:
+        folder: folder of the images, whose names are their paths in it. None: images are named
+            by their index.
+
+    Raises:
+        UserError: without a training split or a column of images, or with a choice of several.
+    """
+    splits = named_splits(datasets)
+    if "train" not in splits:
+        raise UserError(f"The data set has no split train, only {', '.join(datasets)}.")
+    columns = choose_columns(datasets[splits["train"]].features, columns)
+    for own in splits.values():
+        choose_columns(datasets[own].features, columns)
+    used = {split: datasets[own] for split, own in splits.items()}
+    classes = class_names(used.values(), columns.label) if columns.label else ()
+    rows = {split: _rows_of(dataset, columns, classes, folder) for split, dataset in used.items()}
+    unused = sorted(datasets.keys() - splits.values())
+    return rows, classes, {"columns": columns._asdict(), "source": splits, "unused": unused}
+
+
+def choose_columns(features: Features, chosen: Columns) -> Columns:
+    """Return the columns of images and labels. Without a column of the type ClassLabel, the labels
+    are the column "label".
+
+    Raises:
+        UserError: if there is no such column, or several of which none is chosen.
+    """
+    from datasets import ClassLabel, Image, Value  # takes seconds to import
+
+    kinds = {kind: [] for kind in (Image, ClassLabel, Value)}
+    for name, feature in features.items():
+        kinds.get(type(feature), []).append(name)
+    images, classes, values = kinds.values()
+    if not images:
+        raise UserError(f"The data set has no image column, only {', '.join(features)}.")
+    by_type = classes or [name for name in values if name == LABEL]
+    return Columns(
+        _choose("image", chosen.image, images, images),
+        _choose("label", chosen.label, by_type, classes + values),
+    )
+
+
+def _choose(kind: str, chosen: str | None, by_type: list[str], possible: list[str]) -> str | None:
+    """Return the chosen column, or the only one by type, if any."""
+    if chosen is not None and chosen not in possible:
+        raise UserError(
+            f"The data set has no {kind} column '{chosen}', only {', '.join(possible) or 'none'}. "
+            f"Change --{kind}_column."
+        )
+    if chosen is None and len(by_type) > 1:
+        raise UserError(
+            f"The data set has {len(by_type)} {kind} columns: {', '.join(by_type)}. Choose one "
+            f"with --{kind}_column, or remove the others."
+        )
+    return chosen or next(iter(by_type), None)
+
+
+def class_names(datasets: Iterable[Dataset], column: str) -> tuple[str, ...]:
+    """Return the names of the classes of all data sets."""
+    from datasets import ClassLabel  # takes seconds to import
+
+    names = {}
+    for dataset in datasets:
+        if isinstance(feature := dataset.features[column], ClassLabel):
+            names |= dict.fromkeys(feature.names)
+        else:
+            values = set(dataset.unique(column)) - {None, -1}
+            names |= dict.fromkeys(sorted(map(str, values)))
+    return tuple(sorted(names, key=int) if all(map(str.isdecimal, names)) else names)
+
+
+def _rows_of(
+    dataset: Dataset, columns: Columns, classes: tuple[str, ...], folder: Path | None
+) -> list[Row]:
+    """Return the rows of a split."""
+    from datasets import ClassLabel, Image  # takes seconds to import
+
+    files = dataset.select_columns(columns.image).cast_column(columns.image, Image(decode=False))
+    names = [f"image {index}" for index in range(len(files))]
+    if folder is not None:
+        start = len(str(folder)) + 1
+        names = [file["path"][start:] for file in files[columns.image][:]]
+    labels = [None] * len(files)
+    if columns.label is not None:
+        number = {name: label for label, name in enumerate(classes)}
+        feature, values = dataset.features[columns.label], dataset[columns.label][:]
+        if isinstance(feature, ClassLabel):
+            number = {k: number[name] for k, name in enumerate(feature.names)}
+        else:
+            values = [None if value is None else str(value) for value in values]
+        labels = [number.get(value, -1) for value in values]
+    return [Row(*each, files, i) for i, each in enumerate(zip(names, labels, strict=True))]
