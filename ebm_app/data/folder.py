@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NoReturn
 
 from ebm_app.data.splits import MIN_IMAGES, named_splits
-from ebm_app.data.tables import LABEL, load_errors
+from ebm_app.data.tables import LABEL, quiet_loading
 from ebm_app.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,15 +70,13 @@ def load_folder(folder: Path, names: Sequence[str]) -> dict[str, Dataset]:
         UserError: for too few images, images next to masks, several folders for one split, and
             images outside the splits.
     """
-    from datasets import ClassLabel, config, disable_progress_bars, load_dataset  # slow to import
+    from datasets import ClassLabel, load_dataset  # takes seconds to import
 
     check_names(folder, names)
     tops = split_folders(names)
     patterns = {top: f"{glob.escape(str(folder / top))}/**" for top in tops}
     patterns = patterns or {"train": f"{glob.escape(str(folder))}/**"}
-    config.HF_UPDATE_DOWNLOAD_COUNTS = False  # send no request for local files
-    disable_progress_bars()  # they call local files downloads
-    with TemporaryDirectory() as cache, load_errors(str(folder)):
+    with TemporaryDirectory() as cache, quiet_loading(str(folder)):
         loaded = load_dataset("imagefolder", data_files=patterns, cache_dir=cache)
     feature = loaded["train" if not tops else tops[0]].features.get(LABEL)
     if isinstance(feature, ClassLabel) and {*feature.names} <= {*tops}:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ebm_app.data.cache import decode, map_images
 from ebm_app.data.folder import digest_files, is_image, list_files, load_folder
 from ebm_app.data.pictures import ToPixels, to_pixels
-from ebm_app.data.splits import MIN_IMAGES, SPLITS, Labelled, split_by_name
+from ebm_app.data.splits import SPLITS, Labelled, split_by_name
 from ebm_app.data.tables import Columns, Row, load_hub, read_rows
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.tensors import as_tensor
@@ -69,22 +69,24 @@ def read_files(
         used = [(split, row) for split in SPLITS for row in rows[split]]
         names = [row.name for _, row in used]
         pixels, kept = decode(lambda index: used[index][1].read(convert), names, skip_bad, cache)
-        if len(kept) < MIN_IMAGES:
-            raise UserError(f"Expected at least {MIN_IMAGES} images, found {len(kept)}.")
         report["bad"] = sorted({*bad, *names} - {names[index] for index in kept})
-        columns_of_rows = [[split, *row[:2]] for split, row in (used[index] for index in kept)]
-        return pixels, {"rows": columns_of_rows, "classes": classes, "report": report}
+        own = {split: [used[i][1] for i in kept if used[i][0] == split] for split in SPLITS}
+        for split in SPLITS:
+            if not own[split]:
+                raise UserError(f"Split {split} of '{path}' has no images. Add images.")
+        content = {split: [row[:2] for row in own[split]] for split in SPLITS}
+        return pixels, {"splits": content, "classes": classes, "report": report}
 
     options = [kind, state, conversion, columns, skip_bad]
     key = hashlib.sha256(json.dumps(options).encode()).hexdigest()[:32]
     images, about = map_images(key, read)
     splits, start = {}, 0
-    for split in SPLITS:
-        names, labels = zip(*(row[1:] for row in about["rows"] if row[0] == split), strict=True)
-        own = images[start : start + len(names)]
+    for split, rows in about["splits"].items():
+        names, labels = map(list, zip(*rows, strict=True))
+        own = images[start : start + len(rows)]
         numbers = None if None in labels else torch.tensor(labels)
-        splits[split] = Labelled(own, numbers, list(names), tuple(about["classes"]))
-        start += len(names)
+        splits[split] = Labelled(own, numbers, names, tuple(about["classes"]))
+        start += len(rows)
     return splits, about["report"]
 
 
@@ -121,9 +123,9 @@ def hold_out(rows: Splits) -> tuple[Splits, list[str]]:
 def read_dataset(dataset: "Dataset") -> Labelled:
     """Return the images of a ``datasets.Dataset`` in memory, with class labels if it has any."""
     rows, classes, _ = read_rows({"train": dataset}, Columns())
-    names, labels, *_ = zip(*rows["train"], strict=True)
+    names, labels = ([row[column] for row in rows["train"]] for column in (0, 1))
     images = decode_in_memory(lambda index: rows["train"][index].read(to_pixels), names)
-    return Labelled(images, None if None in labels else torch.tensor(labels), list(names), classes)
+    return Labelled(images, None if None in labels else torch.tensor(labels), names, classes)
 
 
 def decode_in_memory(read: Callable[[int], Tensor], names: Sequence[str]) -> Tensor:

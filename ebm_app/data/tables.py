@@ -56,7 +56,7 @@ def load_hub(name: str) -> dict[str, Dataset]:
     from datasets import DatasetDict, load_dataset, load_from_disk  # takes seconds to import
 
     folder = Path(name).expanduser()
-    with load_errors(name):
+    with quiet_loading(name):
         if any((folder / file).is_file() for file in SAVED):
             loaded = load_from_disk(str(folder))
         else:
@@ -65,8 +65,13 @@ def load_hub(name: str) -> dict[str, Dataset]:
 
 
 @contextmanager
-def load_errors(name: str) -> Iterator[None]:
-    """Convert the errors of the package ``datasets`` to a ``UserError``."""
+def quiet_loading(name: str) -> Iterator[None]:
+    """Convert the errors of the package ``datasets`` to a ``UserError``. It sends no request that
+    counts downloads, and shows no progress bars, which call local files downloads."""
+    from datasets import config, disable_progress_bars  # takes seconds to import
+
+    config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    disable_progress_bars()
     try:
         yield
     except Exception as error:  # the package raises many exception types

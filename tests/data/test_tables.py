@@ -186,6 +186,15 @@ def test_metadata_file_has_the_labels_of_a_folder(tmp_path):
     assert "'0.png' is not read" in error_of(load_images, f"folder:{tmp_path}")
 
 
+def test_split_without_readable_images_is_refused(tmp_path):
+    fill(tmp_path, ["train", "val"])
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "0.png").write_text("no image")
+    message = error_of(load_images, f"folder:{tmp_path}", skip_bad=True)
+    assert f"Split test of '{tmp_path}' has no images" in message
+    assert as_images(table(picture=PICTURES).select([])).images.shape == (0, 1, 0, 0)
+
+
 @pytest.fixture
 def reads(monkeypatch, tmp_path):
     """Return the files read, with an empty cache."""
