@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 #: Names of data sets of files begin with these
 FOLDER, HUB = "folder:", "hf:"
 COLOURS = (1, 3)
-Splits = dict[str, list[Row]]
 
 
 def read_files(
@@ -59,38 +58,39 @@ def read_files(
         state = [dataset._fingerprint for dataset in load_hub(path).values()]
 
     def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
+        bad = []
         if kind == "folder":
             names = [file for file in list_files(folder) if is_image(file)]
             rows, classes, report = read_rows(load_folder(folder, names), columns, folder)
             rows, bad = drop_unlisted(rows, names, skip_bad)
         else:
-            (rows, classes, report), bad = read_rows(load_hub(path), columns), []
+            rows, classes, report = read_rows(load_hub(path), columns)
         rows, report["held_out"] = hold_out(rows)
-        used = [(split, row) for split in SPLITS for row in rows[split]]
-        names = [row.name for _, row in used]
-        pixels, kept = decode(lambda index: used[index][1].read(convert), names, skip_bad, cache)
-        report["bad"] = sorted({*bad, *names} - {names[index] for index in kept})
-        own = {split: [used[i][1] for i in kept if used[i][0] == split] for split in SPLITS}
-        for split in SPLITS:
-            if not own[split]:
-                raise UserError(f"Split {split} of '{path}' has no images. Add images.")
-        content = {split: [row[:2] for row in own[split]] for split in SPLITS}
-        return pixels, {"splits": content, "classes": classes, "report": report}
+        names = [row.name for row in rows]
+        pixels, kept = decode(lambda index: rows[index].read(convert), names, skip_bad, cache)
+        report["bad"] = bad + [names[index] for index in sorted({*range(len(rows))} - {*kept})]
+        about = {"rows": [rows[index][:3] for index in kept], "classes": classes, "report": report}
+        return pixels, about
 
     options = [kind, state, conversion, columns, skip_bad]
     key = hashlib.sha256(json.dumps(options).encode()).hexdigest()[:32]
     images, about = map_images(key, read)
     splits, start = {}, 0
-    for split, rows in about["splits"].items():
-        names, labels = map(list, zip(*rows, strict=True))
-        own = images[start : start + len(rows)]
-        numbers = None if None in labels else torch.tensor(labels)
-        splits[split] = Labelled(own, numbers, names, tuple(about["classes"]))
-        start += len(rows)
+    for split in SPLITS:
+        own = [row[1:] for row in about["rows"] if row[0] == split]
+        if not own:
+            raise UserError(f"Split {split} of '{path}' has no images. Add images.")
+        names, labels = map(list, zip(*own, strict=True))
+        labels = None if None in labels else torch.tensor(labels)
+        part = images[start : start + len(own)]
+        splits[split] = Labelled(part, labels, names, tuple(about["classes"]))
+        start += len(own)
     return splits, about["report"]
 
 
-def drop_unlisted(rows: Splits, names: Sequence[str], skip_bad: bool) -> tuple[Splits, list[str]]:
+def drop_unlisted(
+    rows: Sequence[Row], names: Sequence[str], skip_bad: bool
+) -> tuple[list[Row], list[str]]:
     """Return the rows of images with known names, and the names of the other images.
 
     Raises:
@@ -98,33 +98,32 @@ def drop_unlisted(rows: Splits, names: Sequence[str], skip_bad: bool) -> tuple[S
             which the package ``datasets`` ignores, or in a zip file, which it reads.
     """
     known = set(names)
-    others = sorted(known ^ {row.name for own in rows.values() for row in own})
+    others = sorted(known ^ {row.name for row in rows})
     if others and not skip_bad:
         raise UserError(
             f"The image '{others[0]}' is not read, by its format or its place. Rename it or move "
             "it out of the folder, or add --skip_bad to skip it."
         )
-    return {
-        split: [row for row in own if row.name in known] for split, own in rows.items()
-    }, others
+    return [row for row in rows if row.name in known], others
 
 
-def hold_out(rows: Splits) -> tuple[Splits, list[str]]:
-    """Return all splits, of which missing ones are held out by the names of the images, and the
-    names of those."""
-    missing = [split for split in SPLITS if split not in rows]
-    if not missing:
-        return rows, missing
-    train = rows["train"]
-    chosen = split_by_name([row.name for row in train], missing)
-    return rows | {split: [train[i] for i in own] for split, own in chosen.items()}, missing
+def hold_out(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """Hold out missing splits of the training images by their names. Return the rows in the order
+    of their splits, and the missing splits."""
+    missing = [split for split in SPLITS if all(row.split != split for row in rows)]
+    if missing:
+        train = [row for row in rows if row.split == "train"]
+        chosen = split_by_name([row.name for row in train], missing)
+        held = [train[i]._replace(split=split) for split, own in chosen.items() for i in own]
+        rows = [*held, *(row for row in rows if row.split != "train")]
+    return sorted(rows, key=lambda row: SPLITS.index(row.split)), missing
 
 
 def read_dataset(dataset: "Dataset") -> Labelled:
     """Return the images of a ``datasets.Dataset`` in memory, with class labels if it has any."""
     rows, classes, _ = read_rows({"train": dataset}, Columns())
-    names, labels = ([row[column] for row in rows["train"]] for column in (0, 1))
-    images = decode_in_memory(lambda index: rows["train"][index].read(to_pixels), names)
+    names, labels = [row.name for row in rows], [row.label for row in rows]
+    images = decode_in_memory(lambda index: rows[index].read(to_pixels), names)
     return Labelled(images, None if None in labels else torch.tensor(labels), names, classes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,8 +31,9 @@ class Columns(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An image of a data set: its name, its label, and the row ``index`` of its file."""
+    """An image of a data set: its split, name and label, and the ``index`` of its file."""
 
+    split: str
     name: str
     label: int | None
     files: Dataset
@@ -80,8 +82,8 @@ def quiet_loading(name: str) -> Iterator[None]:
 
 def read_rows(
     datasets: dict[str, Dataset], columns: Columns, folder: Path | None = None
-) -> tuple[dict[str, list[Row]], tuple[str, ...], dict[str, Any]]:
-    """Return the rows of each split, the names of the classes, and what was taken as JSON data.
+) -> tuple[list[Row], tuple[str, ...], dict[str, Any]]:
+    """Return the rows of all splits, the names of the classes, and what was taken as JSON data.
 
     Classes of several splits are matched by name. Names of the type ClassLabel keep their order,
     other values are sorted. If all names are integers, they are sorted as numbers. Missing values
@@ -102,7 +104,11 @@ def read_rows(
         choose_columns(datasets[own].features, columns)
     used = {split: datasets[own] for split, own in splits.items()}
     classes = class_names(used.values(), columns.label) if columns.label else ()
-    rows = {split: _rows_of(dataset, columns, classes, folder) for split, dataset in used.items()}
+    rows = [
+        Row(split, *image)
+        for split, dataset in used.items()
+        for image in _images_of(dataset, columns, classes, folder)
+    ]
     unused = sorted(datasets.keys() - splits.values())
     return rows, classes, {"columns": columns._asdict(), "source": splits, "unused": unused}
 
@@ -158,10 +164,10 @@ def class_names(datasets: Iterable[Dataset], column: str) -> tuple[str, ...]:
     return tuple(sorted(names, key=int) if all(map(str.isdecimal, names)) else names)
 
 
-def _rows_of(
+def _images_of(
     dataset: Dataset, columns: Columns, classes: tuple[str, ...], folder: Path | None
-) -> list[Row]:
-    """Return the rows of a split."""
+) -> Iterator[tuple[str, int | None, Dataset, int]]:
+    """Iterate over the name, label, files and index of the images of a split."""
     from datasets import ClassLabel, Image  # takes seconds to import
 
     files = dataset.select_columns(columns.image).cast_column(columns.image, Image(decode=False))
@@ -178,4 +184,4 @@ def _rows_of(
         else:
             values = [None if value is None else str(value) for value in values]
         labels = [number.get(value, -1) for value in values]
-    return [Row(*each, files, i) for i, each in enumerate(zip(names, labels, strict=True))]
+    return zip(names, labels, repeat(files), range(len(files)), strict=False)
