@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Column of labels if there is no column of the type ClassLabel
 LABEL = "label"
+#: First letters of the types of values that may be labels
+DISCRETE = ("int", "uint", "string", "large_string")
 #: Files written by ``save_to_disk``
 SAVED = ("dataset_dict.json", "state.json")
 
@@ -128,6 +130,7 @@ def choose_columns(features: Features, chosen: Columns) -> Columns:
     images, classes, values = kinds.values()
     if not images:
         raise UserError(f"The data set has no image column, only {', '.join(features)}.")
+    values = [name for name in values if features[name].dtype.startswith(DISCRETE)]
     by_type = classes or [name for name in values if name == LABEL]
     return Columns(
         _choose("image", chosen.image, images, images),

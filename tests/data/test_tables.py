@@ -99,8 +99,9 @@ def test_label_column_is_chosen_if_there_are_two(tmp_path):
     assert "2 label columns: fine, coarse. Choose" in error_of(load_images, name)
     assert labels_of(load_images(name, label_column="fine")) == [*"abc"] * 20
     assert labels_of(load_images(name, label_column="caption")) == columns["caption"]
-    name = saved(tmp_path / "none", table(image=PICTURES, caption=columns["caption"]))
-    assert load_images(name).labels is None
+    kinds = {"label": Value("float32")}
+    made = table(kinds, image=PICTURES, label=[0.5] * 60, caption=columns["caption"])
+    assert load_images(saved(tmp_path / "none", made)).labels is None
 
 
 @pytest.mark.parametrize(
