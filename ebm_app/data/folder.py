@@ -67,8 +67,8 @@ def load_folder(folder: Path, names: Sequence[str]) -> dict[str, Dataset]:
         names: paths of the images in the folder.
 
     Raises:
-        UserError: for too few images, images next to masks, several folders for one split, and
-            images outside the splits.
+        UserError: for too few images, unreadable names, images next to masks, several folders for
+            one split, and images outside the splits.
     """
     from datasets import ClassLabel, load_dataset  # takes seconds to import
 
@@ -85,12 +85,15 @@ def load_folder(folder: Path, names: Sequence[str]) -> dict[str, Dataset]:
 
 
 def check_names(folder: Path, names: Sequence[str]) -> None:
-    """Refuse too few images, and images next to masks."""
+    """Refuse too few images, names that ``datasets`` cannot read, and images next to masks."""
     if len(names) < MIN_IMAGES:
         raise UserError(
             f"Expected at least {MIN_IMAGES} images in '{folder}', found {len(names)}. Add images "
             f"({', '.join(suffix[1:] for suffix in EXTENSIONS)}) or check the path."
         )
+    for name in names:
+        if "::" in name or name.encode(errors="ignore").decode() != name:
+            raise UserError(f"The name {name!a} is not UTF-8 or has '::'. Rename the image.")
     parents = {part.lower() for name in names for part in name.split("/")[:-1]}
     if parents & IMAGES and parents & MASKS:
         raise UserError(

@@ -90,11 +90,11 @@ class ImageData:
         splits = ", ".join(f"{num} {split}" for split, num in report["splits"].items())
         lines = [f"{self.name}: images {size}, {splits}."]
         for key, text in TEXTS.items():
-            if key in report and report[key]:
-                value = report[key]
-                pairs = value.items() if isinstance(value, dict) else ()
-                words = [f"{name} {item}" for name, item in pairs] or value
-                lines.append(f"{text}: {shorten(', '.join(words))}.")
+            items = report.get(key)
+            if isinstance(items, dict):
+                items = [f"{name} {value}" for name, value in items.items()]
+            if items:
+                lines.append(f"{text}: {shorten(', '.join(items))}.")
         return "\n".join(lines)
 
     @classmethod

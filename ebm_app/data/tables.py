@@ -79,7 +79,9 @@ def quiet_loading(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the package raises many exception types
-        raise UserError(f"Cannot read the data set '{name}': {shorten(error)}.") from error
+        raise UserError(
+            f"Cannot read the data set '{name}': {shorten(error.__cause__ or error)}."
+        ) from error
 
 
 def read_rows(

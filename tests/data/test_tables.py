@@ -160,10 +160,14 @@ def test_class_folders_of_integers_are_sorted_as_numbers(tmp_path):
     assert labels_of(data) == [str(index % 12) for index in range(60)]
 
 
-def test_folders_and_files_may_have_any_name(tmp_path):
+def test_names_may_have_any_characters_that_datasets_reads(tmp_path):
     folder = fill(tmp_path / "my [12] {*} test ?", ["ümlaut [a]", "train 1"])
     data = load_images(f"folder:{folder}")
     assert data.class_names == ("train 1", "ümlaut [a]") and sum(map(len, data.names)) == 60
+    file = folder / "train 1" / "1.png"
+    for name in ("a::b.png", os.fsdecode(b"\xff.png")):
+        file = file.rename(file.with_name(name))
+        assert f"{name!a}"[1:-1] in error_of(load_images, f"folder:{folder}")
 
 
 def test_images_that_datasets_ignores_are_refused(tmp_path):
