@@ -37,6 +37,8 @@ class Arguments(LoopConfig, RunOptions, ImageFileFlags):
     dataset: str | None = setting("data set; if not given, the model's", None)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     download: bool = setting("download the data set if it is missing", False)
+    image_column: str | None = setting("column of images, if a data set has several", None)
+    label_column: str | None = setting("column of labels, if a data set has several", None)
     init_from: str | None = setting(
         "energy network that initialises the weights: folder, bundled name or hub id", None
     )
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     teacher = EBM.from_pretrained(args.model)
     name = args.dataset or teacher.config.dataset
     flags = args.data_root, args.download, args.conversions(), args.skip_bad
-    data = images_for(teacher.config, name, *flags)
+    data = images_for(teacher.config, name, *flags, args.image_column, args.label_column)
     config = resolve_loop(RECIPE, explicit(args, argv, LoopConfig), data, resumed)
     task = partial(EnergyTask, teacher=teacher, teacher_name=args.model, data=data)
     return launch(config, run_options(args), task)

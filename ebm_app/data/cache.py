@@ -6,7 +6,7 @@ Files are in ``$XDG_CACHE_HOME/ebm_app/images`` (default: ``~/.cache``). You may
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from ebm_app.utils.files import read_json, write_json
 MAX_BYTES_ON_DEVICE = 2**30
 #: Decoding threads; Pillow releases the GIL
 NUM_THREADS = min(16, os.cpu_count() or 1)
-#: Images per call of a thread
-NUM_PER_CALL = 16
+#: Images decoded before they are copied to the array, and per call of a thread
+BLOCK, NUM_PER_CALL = 1024, 16
 
 
 def decode(
@@ -49,35 +49,41 @@ def decode(
     Raises:
         UserError: if the images differ in size, or an image is bad and not skipped.
     """
+    array, kept, channels = np.empty((0, 1, 0, 0), np.uint8), [], 1
+    images = tqdm(_read_all(read, len(names)), "decode images", len(names), leave=False, delay=2)
+    for index, image in enumerate(images):
+        if isinstance(image, UserError):
+            if skip_bad:
+                continue
+            raise image
+        if not kept:
+            array = _allocate((len(names), 3, *image.shape[1:]), cache)
+        elif image.shape[1:] != array.shape[2:]:
+            height, width = array.shape[2:]
+            raise UserError(
+                f"Images differ in size: '{names[kept[0]]}' is {width}x{height} and "
+                f"'{names[index]}' is {image.shape[2]}x{image.shape[1]}. Resize them to NxN "
+                "with --resolution N."
+            )
+        array[len(kept)] = image.numpy()
+        channels = max(channels, len(image))
+        kept.append(index)
+    return array[: len(kept), :channels], kept
 
-    def read_unless_bad(index: int) -> Tensor | None:
+
+def _read_all(read: Callable[[int], Tensor], num: int) -> Iterator[Tensor | UserError]:
+    """Iterate over images 0..num - 1, or the errors of those that cannot be read."""
+
+    def read_or_error(index: int) -> Tensor | UserError:
         try:
             return read(index)
-        except UserError:
-            if skip_bad:
-                return None
-            raise
+        except UserError as error:
+            return error
 
-    array, kept, channels = np.empty((0, 1, 0, 0), np.uint8), [], 1
     with ThreadPool(NUM_THREADS) as pool:
-        images = pool.imap(read_unless_bad, range(len(names)), NUM_PER_CALL)
-        images = tqdm(images, "decode images", len(names), leave=False, delay=2)
-        for index, image in enumerate(images):
-            if image is None:
-                continue
-            if not kept:
-                array = _allocate((len(names), 3, *image.shape[1:]), cache)
-            elif image.shape[1:] != array.shape[2:]:
-                height, width = array.shape[2:]
-                raise UserError(
-                    f"Images differ in size: '{names[kept[0]]}' is {width}x{height} and "
-                    f"'{names[index]}' is {image.shape[2]}x{image.shape[1]}. Resize them to NxN "
-                    "with --resolution N."
-                )
-            array[len(kept)] = image.numpy()
-            channels = max(channels, len(image))
-            kept.append(index)
-    return array[: len(kept), :channels], kept
+        for start in range(0, num, BLOCK):
+            block = range(start, min(start + BLOCK, num))
+            yield from pool.map(read_or_error, block, NUM_PER_CALL)
 
 
 def map_images(
