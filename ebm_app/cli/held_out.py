@@ -10,9 +10,9 @@ from ebm_app.utils.fields import AtLeastTwo, BatchSize, Draws, NumLevels, config
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from torch import Tensor
 
     from ebm_app.data.images import ImageData
-    from ebm_app.data.lazy import Images
     from ebm_app.ebm import EBM
 
 
@@ -23,6 +23,8 @@ class ImageFlags(CommonFlags, ImageFileFlags, ModelFlag):
     dataset: str | None = setting("data set; if not given, the model's", None)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     download: bool = setting("download the data set if it is missing", False)
+    image_column: str | None = setting("column of images, if a data set has several", None)
+    label_column: str | None = setting("column of labels, if a data set has several", None)
     split: Literal["train", "validation", "test"] = setting("split to evaluate", "test")
     limit: AtLeastTwo | None = setting(
         "images to evaluate, from the start of the split; if not given, all", None
@@ -73,7 +75,7 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
     return accelerator, ebm
 
 
-def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images]":
+def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Tensor]":
     """Return a data set, and the grey levels (N, C, H, W) of the images to evaluate."""
     from ebm_app.evaluation.held_out import images_for  # slow to import
 
@@ -84,6 +86,8 @@ def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Images]":
         args.download,
         args.conversions(),
         args.skip_bad,
+        args.image_column,
+        args.label_column,
     )
     levels = data.split(args.split)[: args.limit]
     if len(levels) < 2:

@@ -99,22 +99,17 @@ def read_levels(
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Return the image files below a folder, at least one. Print what is skipped: other files, and
-    links to folders."""
-    from ebm_app.data.folder import EXTENSIONS, find_images  # slow to import
+    """Return the image files below a folder, at least one. Print the number of other files."""
+    from ebm_app.data.folder import EXTENSIONS, is_image, list_files  # slow to import
 
-    names, skipped, notes = find_images(folder)
-    others = ", ".join(f"{num} {kind}" for kind, num in skipped.items())
-    if not names:
-        kinds = ", ".join(suffix[1:] for suffix in EXTENSIONS)
-        raise UserError(
-            f"'{folder}' has no image files, only: {others or 'nothing'}. Use {kinds} files."
-        )
-    if others:
-        print(f"Skipped files: {others}.", file=sys.stderr)
-    for note in notes:
-        print(f"warning: {note}", file=sys.stderr)
-    return [folder / name for name in names]
+    files = list_files(folder)
+    images = [folder / name for name in files if is_image(name)]
+    kinds = ", ".join(suffix[1:] for suffix in EXTENSIONS)
+    if not images:
+        raise UserError(f"'{folder}' has {len(files)} files, but no images. Use {kinds} files.")
+    if others := len(files) - len(images):
+        print(f"Skipped {others} files that are not {kinds}.", file=sys.stderr)
+    return images
 
 
 def name_of(file: Path, folder: Path) -> str:

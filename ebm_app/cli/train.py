@@ -11,6 +11,7 @@ machine.
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         base = as_default(recorded)
     elif first.config:
         base = as_default(read_config(first.config))
+        if parse(Train, __doc__, words, base).dataset != base.dataset:
+            # the recorded ones are those of another data set
+            base = replace(base, resolution=None, image_column=None, label_column=None)
     elif wants_help(words):
         form = FORMATS.get(first.dataset, FORMATS["mnist"])
         base = recipe(first.dataset, *form, first.size, first.space)
@@ -68,8 +72,15 @@ def load(config: Train, flags: Train) -> "tuple[ImageData, Flow | None]":
     from ebm_app.flow import Flow
     from ebm_app.training.ebm import latent_flow
 
-    options = (config.data_root, config.download, config.resolution)
-    data = load_images(config.dataset, *options, skip_bad=config.skip_bad)
+    data = load_images(
+        config.dataset,
+        config.data_root,
+        config.download,
+        config.resolution,
+        skip_bad=config.skip_bad,
+        image_column=config.image_column,
+        label_column=config.label_column,
+    )
     if flags.init_from and not flags.flow:
         return data, latent_flow(flags.init_from)
     return data, Flow.from_pretrained(config.flow) if config.flow else None

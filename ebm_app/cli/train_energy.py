@@ -39,5 +39,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         raise UserError("Expected a model to distil: its folder, a bundled name or a hub id.")
     teacher = EBM.from_pretrained(config.model)
     name = config.dataset or teacher.config.dataset
-    data = images_for(teacher.config, name, config.data_root, config.download)
+    data = images_for(
+        teacher.config,
+        name,
+        config.data_root,
+        config.download,
+        skip_bad=config.skip_bad,
+        image_column=config.image_column,
+        label_column=config.label_column,
+    )
     return train_energy(config, teacher, data)

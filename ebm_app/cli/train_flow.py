@@ -55,7 +55,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
     data = load_images(
-        args.dataset, args.data_root, args.download, args.resolution, skip_bad=args.skip_bad
+        args.dataset,
+        args.data_root,
+        args.download,
+        args.resolution,
+        skip_bad=args.skip_bad,
+        image_column=args.image_column,
+        label_column=args.label_column,
     )
     prepare_folder(args.output_dir, args.overwrite_output_dir)
     output, num_levels = Output(args.output_dir / RUN_FILE, args), data.num_levels

@@ -1,7 +1,6 @@
 """Image data sets of integer grey levels, by the names of ``--dataset``."""
 
 import hashlib
-import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,19 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.folder import read_folder
-from ebm_app.data.lazy import Images, LazyImages
 from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display, to_levels
 from ebm_app.data.named import DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
-from ebm_app.data.sources import HUB, as_images, read_hub
-from ebm_app.data.splits import HELD_OUT, SPLITS, Labelled, select, split_by_name
+from ebm_app.data.sources import FOLDER, HUB, as_images, read_files
+from ebm_app.data.splits import SPLITS, Labelled
+from ebm_app.data.tables import Columns
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
 
-FOLDER = "folder:"
+#: Key of a report -> text
+TEXTS = {
+    "columns": "Columns",
+    "source": "Sources of the splits",
+    "held_out": "Splits held out by name",
+    "unused": "Splits that are not used",
+    "classes": "Classes",
+    "bad": "Skipped images",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +45,9 @@ class ImageData:
 
     name: str
     num_levels: int
-    train: Images
-    validation: Images
-    test: Images
+    train: Tensor
+    validation: Tensor
+    test: Tensor
     labels: tuple[Tensor, ...] | None = None
     names: tuple[list[str], ...] | None = None
     class_names: tuple[str, ...] = ()
@@ -55,10 +61,7 @@ class ImageData:
         splits: Mapping[str, Labelled],
         report: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Build a data set from its splits, with labels and names if all splits have them. Missing
-        splits are held out from the training split by ``split_by_name``."""
-        if missing := HELD_OUT.keys() - splits.keys():
-            splits = {**splits, **split_by_name(splits["train"], missing)}
+        """Build a data set from its splits, with labels and names if all splits have them."""
         images, *columns, class_names = zip(*(splits[split] for split in SPLITS), strict=True)
         labels, names = (None if any(own is None for own in each) else each for each in columns)
         options = {"labels": labels, "names": names, "report": dict(report or {})}
@@ -82,17 +85,17 @@ class ImageData:
         >>> print(load_images("digits").describe())
         digits: images 1x8x8, 1400 train, 100 validation, 297 test.
         """
-        report = {"skipped": {}, "classes": {}, "bad": [], "notes": [], **self.summary()}
+        report = self.summary()
         size = "x".join(map(str, report["shape"]))
         splits = ", ".join(f"{num} {split}" for split, num in report["splits"].items())
         lines = [f"{self.name}: images {size}, {splits}."]
-        if classes := ", ".join(f"{name} {num}" for name, num in report["classes"].items()):
-            lines.append(f"Classes: {shorten(classes)}.")
-        if skipped := ", ".join(f"{num} {kind}" for kind, num in report["skipped"].items()):
-            lines.append(f"Skipped files: {skipped}.")
-        if report["bad"]:
-            lines.append(f"Skipped unreadable images: {shorten(', '.join(report['bad']))}.")
-        return "\n".join([*lines, *(f"warning: {note}" for note in report["notes"])])
+        for key, text in TEXTS.items():
+            items = report.get(key)
+            if isinstance(items, dict):
+                items = [f"{name} {value}" for name, value in items.items()]
+            if items:
+                lines.append(f"{text}: {shorten(', '.join(items))}.")
+        return "\n".join(lines)
 
     @classmethod
     def from_tensors(
@@ -130,9 +133,7 @@ class ImageData:
                     f"Expected {len(images)} non-negative integer labels, one per image."
                 )
             labels = labels.long().cpu()
-        if num_levels != NUM_VALUES and any(isinstance(x, LazyImages) for x in arrays):
-            raise UserError(f"Image files have {NUM_VALUES} levels, got num_levels {num_levels}.")
-        arrays = [to_levels(x, num_levels).cpu() if isinstance(x, Tensor) else x for x in arrays]
+        arrays = [to_levels(x, num_levels).cpu() for x in arrays]
         if validation is None:
             train, held_out = _hold_out(Labelled(arrays[0], labels, None, class_names))
         else:
@@ -178,11 +179,15 @@ def _hold_out(data: Labelled) -> tuple[Labelled, Labelled]:
         raise UserError(f"Expected at least 3 images, got {num}. Add images.")
     # RandomState is stable across versions of numpy
     order = torch.from_numpy(np.random.RandomState(0).permutation(num))
-    train, held_out = order.tensor_split([-max(2, num // 10)])
-    return select(data, train), select(data, held_out)
+    images, labels, _, class_names = data
+    train, held_out = (
+        Labelled(images[rows], None if labels is None else labels[rows], None, class_names)
+        for rows in order.tensor_split([-max(2, num // 10)])
+    )
+    return train, held_out
 
 
-def image_digest(levels: Images, labels: Tensor | None = None) -> str:
+def image_digest(levels: Tensor, labels: Tensor | None = None) -> str:
     """Return the SHA-256 digest of images (N, C, H, W) and their class labels."""
     digest = hashlib.sha256(str(tuple(levels.shape)).encode())
     for rows in torch.arange(len(levels)).split(1024):
@@ -200,6 +205,8 @@ def load_images(
     form: ImageFormat | None = None,
     allowed: Collection[str] = (),
     skip_bad: bool = False,
+    image_column: str | None = None,
+    label_column: str | None = None,
 ) -> ImageData:
     """Load a data set by name. Missing splits are held out from the training images by their
     names, about a tenth each.
@@ -209,17 +216,20 @@ def load_images(
 
     Args:
         name: a key of ``DATASETS``, "folder:PATH" for a folder of image files (see
-            ``read_folder``), or "hf:NAME" for a Hugging Face data set (see ``read_hub``).
+            ``load_folder``), or "hf:NAME" for a Hugging Face data set (see ``load_hub``).
         data_root: folder of the files of mnist, fashion_mnist and cifar10. Default: "data".
         download: download these files if they are missing.
         resolution: side in pixels to which images of a folder are resized.
         form, allowed: image format of a model, to which images of a folder are converted instead
             of ``resolution``, and allowed conversions, see ``convert_image``.
         skip_bad: skip files of a folder that are not readable images.
+        image_column, label_column: columns of a Hugging Face data set or of metadata.csv. Default:
+            the only column of images, and of the type ClassLabel or with the name "label".
 
     Raises:
         UserError: for an unknown name, missing or damaged files, a failed download, a resolution
-            for a named data set, or images that need a conversion that is not allowed.
+            or column for a named data set, images that need a conversion that is not allowed, and
+            ambiguous splits or columns.
     """
     name = check_argument(str, "name", name)
     if name == FOLDER:
@@ -227,15 +237,16 @@ def load_images(
     num_levels, convert = NUM_VALUES, partial(to_pixels, resolution=resolution)
     if check_argument(ImageFormat | None, "form", form) is not None:
         num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)
-    if name.startswith(FOLDER):
-        conversion = json.dumps([resolution, form and image_format(form), sorted(allowed)])
-        splits, report = read_folder(name.removeprefix(FOLDER), convert, skip_bad, conversion)
+    columns = Columns(image_column, label_column)
+    if name.startswith((FOLDER, HUB)):
+        conversion = [resolution, form and image_format(form), sorted(allowed)]
+        splits, report = read_files(name, convert, conversion, columns, skip_bad)
         return ImageData.from_splits(name, num_levels, splits, report)
-    if name.startswith(HUB):
-        return ImageData.from_splits(name, num_levels, read_hub(name.removeprefix(HUB), convert))
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     if resolution is not None:
         raise UserError(f"{name} has a fixed resolution. Leave out --resolution.")
+    if columns != Columns():
+        raise UserError(f"{name} has fixed columns. Leave out --image_column and --label_column.")
     root = "data" if data_root is None else data_root
     root = Path(check_argument(str | os.PathLike, "data_root", root)).expanduser()
     return ImageData.from_splits(name, source.num_levels, source.read(root, download))

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -27,16 +28,22 @@ DEEP = "The image '{}' has more than 8 bits per channel. Save it as 8-bit."
 ToPixels = Callable[[object, str], Tensor]
 
 
-def read_image(path: Path) -> Image.Image:
+def read_image(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
     """Read an image file in mode L (grey) or RGB.
+
+    Args:
+        file: path or content of the file.
+        name: name of the image in error messages; None for the path.
 
     Raises:
         UserError: for a file that is not a readable, opaque 8-bit grey or RGB image.
     """
+    path = name or str(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with open_file(path) as file, Image.open(file, formats=FORMATS) as opened:
+            content = open_file(file) if isinstance(file, Path) else file
+            with content, Image.open(content, formats=FORMATS) as opened:
                 # MPO is a JPEG format of phones; its first frame is the photo
                 if getattr(opened, "is_animated", False) and opened.format != "MPO":
                     raise UserError(f"'{path}' has several frames. Save each frame as a file.")
@@ -51,7 +58,7 @@ def read_image(path: Path) -> Image.Image:
         raise
     except Exception as error:  # Pillow's decoders raise many exception types
         raise UserError(f"Cannot read '{path}' as an image. Repair or remove it.") from error
-    return to_grey_or_rgb(image, str(path))
+    return to_grey_or_rgb(image, path)
 
 
 def to_grey_or_rgb(image: Image.Image, path: str) -> Image.Image:

@@ -1,7 +1,9 @@
-"""Images from Hugging Face data sets and Python objects."""
+"""Images from folders, Hugging Face data sets and Python objects."""
 
+import hashlib
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,66 +12,125 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.data.lazy import load_all
+from ebm_app.data.cache import decode, map_images
+from ebm_app.data.folder import digest_files, is_image, list_files, load_folder
 from ebm_app.data.pictures import ToPixels, to_pixels
-from ebm_app.data.splits import SPLITS, Labelled
+from ebm_app.data.splits import SPLITS, Labelled, split_by_name
+from ebm_app.data.tables import Columns, Row, load_hub, read_rows
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.tensors import as_tensor
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-HUB = "hf:"
+#: Names of data sets of files begin with these
+FOLDER, HUB = "folder:", "hf:"
 COLOURS = (1, 3)
-#: Files written by ``save_to_disk``
-SAVED = ("dataset_dict.json", "state.json")
 
 
-def read_hub(name: str, to_pixels: ToPixels) -> dict[str, Labelled]:
-    """Read the splits of a Hugging Face data set; only "train" is required. Images and labels are
-    the first columns of these types.
+def read_files(
+    name: str, convert: ToPixels, conversion: Any, columns: Columns, skip_bad: bool
+) -> tuple[dict[str, Labelled], dict[str, Any]]:
+    """Read the splits of a folder or a Hugging Face data set. Missing splits are held out from the
+    training images by their names.
 
     Args:
-        name: name on the hub, or a folder of ``save_to_disk``, parquet files or images.
-        to_pixels: converts an image to uint8 (C, H, W).
+        name: "folder:PATH" or "hf:NAME", see ``load_folder`` and ``load_hub``.
+        convert: converts an image to uint8 (C, H, W).
+        conversion: identifies ``convert``, as JSON data.
+        columns: columns of images and labels.
+        skip_bad: skip files that cannot be used.
+
+    Returns:
+        The splits by name, and a report of what was read and skipped, as JSON data.
 
     Raises:
-        UserError: for an unreadable data set, or one without images or a training split.
+        UserError: for a data set that cannot be read, ambiguous splits or columns, an unusable
+            image, and too few images.
     """
-    from datasets import DatasetDict, load_dataset, load_from_disk  # takes seconds to import
+    kind, path = name.split(":", 1)
+    folder = Path(path).expanduser().absolute()
+    if folder.is_dir():
+        state = digest_files(folder)
+    elif kind == "folder":
+        raise UserError(f"Folder '{path}' does not exist. Check the path after 'folder:'.")
+    else:
+        state = [dataset._fingerprint for dataset in load_hub(path).values()]
 
-    folder = Path(name).expanduser()
-    try:
-        if any((folder / file).is_file() for file in SAVED):
-            loaded = load_from_disk(str(folder))
+    def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
+        bad = []
+        if kind == "folder":
+            names = [file for file in list_files(folder) if is_image(file)]
+            rows, classes, report = read_rows(load_folder(folder, names), columns, folder)
+            rows, bad = drop_unlisted(rows, names, skip_bad)
         else:
-            loaded = load_dataset(str(folder) if folder.exists() else name)
-    except Exception as error:  # the package raises many exception types
-        raise UserError(f"Cannot read the data set '{name}': {shorten(error)}.") from error
-    named = loaded if isinstance(loaded, DatasetDict) else {"train": loaded}
-    if "train" not in named:
-        raise UserError(f"The data set '{name}' has no split train, only {', '.join(named)}.")
-    return {split: read_dataset(named[split], to_pixels) for split in SPLITS if split in named}
+            rows, classes, report = read_rows(load_hub(path), columns)
+        rows, report["held_out"] = hold_out(rows)
+        names = [row.name for row in rows]
+        pixels, kept = decode(lambda index: rows[index].read(convert), names, skip_bad, cache)
+        report["bad"] = bad + [names[index] for index in sorted({*range(len(rows))} - {*kept})]
+        about = {"rows": [rows[index][:3] for index in kept], "classes": classes, "report": report}
+        return pixels, about
+
+    options = [kind, state, conversion, columns, skip_bad]
+    key = hashlib.sha256(json.dumps(options).encode()).hexdigest()[:32]
+    images, about = map_images(key, read)
+    splits, start = {}, 0
+    for split in SPLITS:
+        own = [row[1:] for row in about["rows"] if row[0] == split]
+        if not own:
+            raise UserError(f"Split {split} of '{path}' has no images. Add images.")
+        names, labels = map(list, zip(*own, strict=True))
+        labels = None if None in labels else torch.tensor(labels)
+        part = images[start : start + len(own)]
+        splits[split] = Labelled(part, labels, names, tuple(about["classes"]))
+        start += len(own)
+    return splits, about["report"]
 
 
-def read_dataset(dataset: "Dataset", to_pixels: ToPixels = to_pixels) -> Labelled:
-    """Return the images of a ``datasets.Dataset``, with class labels if it has any."""
-    types = {name: type(feature).__name__ for name, feature in dataset.features.items()}
-    columns = [name for name, kind in types.items() if kind == "Image"]
-    if not columns:
-        raise UserError(f"The data set has no image column, only {', '.join(types)}.")
-    classes = [name for name, kind in types.items() if kind == "ClassLabel"]
+def drop_unlisted(
+    rows: Sequence[Row], names: Sequence[str], skip_bad: bool
+) -> tuple[list[Row], list[str]]:
+    """Return the rows of images with known names, and the names of the other images.
 
-    def read(index: int) -> Tensor:
-        return to_pixels(dataset[index][columns[0]], f"image {index}")
+    Raises:
+        UserError: without ``skip_bad``, if there are others, such as images in a folder "__name",
+            which the package ``datasets`` ignores, or in a zip file, which it reads.
+    """
+    known = set(names)
+    others = sorted(known ^ {row.name for row in rows})
+    if others and not skip_bad:
+        raise UserError(
+            f"The image '{others[0]}' is not read, by its format or its place. Rename it or move "
+            "it out of the folder, or add --skip_bad to skip it."
+        )
+    return [row for row in rows if row.name in known], others
 
-    labels, class_names = None, ()
-    if classes:
-        labels = torch.tensor(dataset[classes[0]][:])
-        class_names = tuple(dataset.features[classes[0]].names)
-    images = load_all(read, len(dataset), "image {}".format)
-    names = [f"image {index}" for index in range(len(dataset))]
-    return Labelled(images, labels, names, class_names)
+
+def hold_out(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """Hold out missing splits of the training images by their names. Return the rows in the order
+    of their splits, and the missing splits."""
+    missing = [split for split in SPLITS if all(row.split != split for row in rows)]
+    if missing:
+        train = [row for row in rows if row.split == "train"]
+        chosen = split_by_name([row.name for row in train], missing)
+        held = [train[i]._replace(split=split) for split, own in chosen.items() for i in own]
+        rows = [*held, *(row for row in rows if row.split != "train")]
+    return sorted(rows, key=lambda row: SPLITS.index(row.split)), missing
+
+
+def read_dataset(dataset: "Dataset") -> Labelled:
+    """Return the images of a ``datasets.Dataset`` in memory, with class labels if it has any."""
+    rows, classes, _ = read_rows({"train": dataset}, Columns())
+    names, labels = [row.name for row in rows], [row.label for row in rows]
+    images = decode_in_memory(lambda index: rows[index].read(to_pixels), names)
+    return Labelled(images, None if None in labels else torch.tensor(labels), names, classes)
+
+
+def decode_in_memory(read: Callable[[int], Tensor], names: Sequence[str]) -> Tensor:
+    """Return images (N, C, H, W), as from ``decode``."""
+    pixels, _ = decode(read, names)
+    return torch.from_numpy(np.ascontiguousarray(pixels))
 
 
 def as_images(images: Any) -> Labelled:
@@ -102,7 +163,7 @@ def as_images(images: Any) -> Labelled:
             item, labels[index] = item
         return to_pixels(item, f"image {index}")
 
-    loaded = load_all(read, len(images), "image {}".format)
+    loaded = decode_in_memory(read, [f"image {index}" for index in range(len(images))])
     return Labelled(loaded, torch.as_tensor(labels) if is_pair else None)
 
 

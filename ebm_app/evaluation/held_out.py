@@ -29,6 +29,8 @@ def images_for(
     download: bool = False,
     allowed: Collection[str] = (),
     skip_bad: bool = False,
+    image_column: str | None = None,
+    label_column: str | None = None,
 ) -> ImageData:
     """Load a data set for a model.
 
@@ -36,6 +38,7 @@ def images_for(
         allowed: conversions that may be applied to the images of a folder or a Hugging Face data
             set, see ``convert_image``. The model's own data set is converted as in training.
         skip_bad: leave out files of a folder that cannot be read as images.
+        image_column, label_column: as for ``load_images``.
 
     Raises:
         UserError: if the data set cannot be read, or its images do not match the model.
@@ -46,8 +49,16 @@ def images_for(
             "set, for example --dataset folder:PATH."
         )
     own = AS_IN_TRAINING if dataset == config.dataset else ()
-    options = {"form": config, "allowed": [*allowed, *own], "skip_bad": skip_bad}
-    data = load_images(dataset, data_root, download, **options)
+    data = load_images(
+        dataset,
+        data_root,
+        download,
+        form=config,
+        allowed=[*allowed, *own],
+        skip_bad=skip_bad,
+        image_column=image_column,
+        label_column=label_column,
+    )
     expected, actual = image_format(config), image_format(data)
     if expected != actual:
         raise UserError(

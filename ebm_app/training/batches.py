@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.augmentation import NoAugmentation
+from ebm_app.data.cache import move_if_small
 from ebm_app.data.images import image_digest
 from ebm_app.ebm import EBM
 from ebm_app.objectives.time_sampling import TimeSampler
@@ -50,9 +51,9 @@ class Batches:
         label_dropout: float = 0.0,
     ) -> None:
         self.ebm, self.sampler, self.size, self.seed = ebm, sampler, size, seed
-        self.levels = levels.to(ebm.device)
+        self.levels = move_if_small(levels, ebm.device)
         self.augmentation = augmentation
-        self.labels = None if labels is None else labels.to(ebm.device)
+        self.labels = None if labels is None else labels.to(self.levels.device)
         self.label_dropout = label_dropout
 
     def order(self, step: int) -> Tensor:
@@ -79,7 +80,7 @@ class Batches:
         columns = *self.points(levels, noise), condition
         if self.labels is None:
             return columns
-        labels = self.labels[chosen]
+        labels = copy_to(self.labels[chosen], self.ebm.device)
         is_dropped = noise.uniform(len(labels)) < self.label_dropout
         return *columns, labels.masked_fill(is_dropped, -1)
 

@@ -81,6 +81,8 @@ class DataFlags:
     download: bool = setting("download the data set if it is missing", False)
     skip_bad: bool = setting("skip files of a folder that are not readable images", False)
     resolution: Side | None = setting("side to which images of a folder are resized", None)
+    image_column: str | None = setting("column of images, if a data set has several", None)
+    label_column: str | None = setting("column of labels, if a data set has several", None)
 
 
 @configuration(kw_only=True)
@@ -236,6 +238,9 @@ class TrainEnergy(Run):
     dataset: str | None = setting("data set; if not given, the model's", None)
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     download: bool = setting("download the data set if it is missing", False)
+    skip_bad: bool = setting("skip files of a folder that are not readable images", False)
+    image_column: str | None = setting("column of images, if a data set has several", None)
+    label_column: str | None = setting("column of labels, if a data set has several", None)
     max_train_steps: PositiveInt | None = setting("number of optimizer steps", 4500)
     train_batch_size: BatchSize = setting("images per batch and process", 64)
     optimizer: str = setting("adam, or muon (orthogonalised momentum for matrices)", "muon")

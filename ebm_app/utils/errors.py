@@ -44,7 +44,7 @@ class Interrupted(Exception):
 
 
 #: Optional package -> extra that installs it
-EXTRAS = {"datasets": "data", "gradio": "ui", "matplotlib": "plots", "zuko": "spline"}
+EXTRAS = {"gradio": "ui", "matplotlib": "plots", "zuko": "spline"}
 
 
 def user_message(error: Exception) -> str | None:

@@ -57,7 +57,10 @@ def test_mistake_is_one_sentence(folder, capsys, tmp_path, module, words, messag
 @pytest.mark.parametrize("command", [score, anomaly])
 def test_folder_without_images_is_refused(capsys, tmp_path, command):
     (tmp_path / "film.gif").write_text("other file")
-    for path, message in ((tmp_path, "only: 1 .gif"), (tmp_path / "film.gif", "not a folder")):
+    for path, message in (
+        (tmp_path, "1 files, but no images"),
+        (tmp_path / "film.gif", "not a folder"),
+    ):
         assert call(command, "digits", path, "--device", "cpu") == 2
         assert message in capsys.readouterr().err
 
@@ -71,7 +74,7 @@ def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
     flags = ["digits", tmp_path, "--estimator", "time_integral", "--device", "cpu"]
     assert call(score, *flags) == 2
     printed = capsys.readouterr().err
-    assert "--grayscale --resize --round_levels." in printed and "Skipped files: 1 .gif" in printed
+    assert "--grayscale --resize --round_levels." in printed and "Skipped 1 files" in printed
     flags += ["--grayscale", "--resize", "--round_levels"]
     assert call(score, *flags) == 2 and "bad.png" in capsys.readouterr().err
     flags += ["--skip_bad", "--repeats", 2]
