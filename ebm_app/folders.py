@@ -112,7 +112,7 @@ def first_line(error: Exception) -> str:
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Whether a folder holds a pipeline of diffusers, also in the flat layout of early models."""
+    """Whether a folder holds a pipeline of diffusers, also in the flat layout of older ones."""
     if (folder / PIPELINE_FILE).exists():
         return True
     return (folder / CONFIG_FILE).is_file() and "_class_name" in read_json(folder / CONFIG_FILE)

@@ -60,7 +60,7 @@ class Likelihood(NamedTuple):
         spread = f" ± {standard_error(bits):.4g}" if len(bits) > 1 else ""
         return (
             f"Likelihood of {len(bits)} images: {bits.mean():.4g}{spread} bits per dim, error "
-            f"{error:.3g} nats per image, {self.nfe} network passes per image"
+            f"{error:.3g} nats per image, {self.nfe} network evaluations per image"
         )
 
     def to_frame(self) -> "DataFrame":

@@ -74,7 +74,7 @@ class ProbabilityFlowDensity(PointEstimator):
 
         def solve(rows: Tensor, level: int) -> tuple[Tensor, int]:
             """Solve with 2^level times as many steps. Return the log densities (K, b) and the
-            network passes per point."""
+            network evaluations per point."""
             points, density = x[rows], model.at(rows)
             probes = probes_for(self.num_probes, points, self.seed)
             nfe = 0

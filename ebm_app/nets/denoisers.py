@@ -238,7 +238,7 @@ class DenoiserModel(PathModel):
         return -self(x, times) / expand_like(self.path.variance(times).sqrt(), x)
 
     def score_cost(self, t: float) -> int:
-        """Return the number of network passes per call of ``score``."""
+        """Return the number of network evaluations per call of ``score``."""
         return 1
 
     def train(self, mode: bool = True) -> Self:

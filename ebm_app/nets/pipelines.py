@@ -77,7 +77,7 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     record = read_json(_scheduler_file(folder))
     kind = record.get("_class_name")
     _check_kind(kind, SCHEDULERS)
-    # the files of early models are all in one folder
+    # the files of older pipelines are all in one folder
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
     options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
     options["variant"] = _variant(unet)

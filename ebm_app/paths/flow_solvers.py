@@ -75,7 +75,7 @@ class SolverSettings(NamedTuple):
     atol: float
 
 
-class Evaluation(NamedTuple):
+class NodeValues(NamedTuple):
     """E[x_1 | x] and E[eps | x] (B, *), and div u dt/ds (K, B), at one node."""
 
     data: Tensor
@@ -84,7 +84,7 @@ class Evaluation(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of the fields of ``Evaluation``, (num_steps, num_evaluations) float64 each: the
+    """Weights of the fields of ``NodeValues``, (num_steps, num_evaluations) float64 each: the
     integral over step i of a field is sum_j weight[i, j] field_j, with the newest evaluation
     first."""
 
@@ -121,7 +121,7 @@ def multistep_weights(flow: ProbabilityFlow, num_steps: int) -> tuple[Weights, W
     return Weights(*predict), Weights(*correct)
 
 
-def change(weights: Weights, step: int, evaluations: list[Evaluation]) -> tuple[Tensor, Tensor]:
+def change(weights: Weights, step: int, evaluations: list[NodeValues]) -> tuple[Tensor, Tensor]:
     """Return the changes over a step of the points and of the log-determinant."""
     columns = zip(*(weight[step].tolist() for weight in weights), strict=True)
     terms = list(zip(columns, evaluations, strict=False))  # evaluations may be fewer or more
@@ -137,11 +137,11 @@ def multistep(flow: ProbabilityFlow, settings: SolverSettings) -> Iterator[FlowS
     predict, correct = multistep_weights(flow, num_steps)
     nodes = flow.times(torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)
 
-    def evaluate(x: Tensor, node: int) -> Evaluation:
+    def evaluate(x: Tensor, node: int) -> NodeValues:
         t = nodes.t[node]
         score, divergence = flow.evaluate(x, t)
         noise = -flow.path.variance(t).sqrt() * score
-        return Evaluation(flow.path.denoise(x, score, t), noise, divergence * nodes.t_ds[node])
+        return NodeValues(flow.path.denoise(x, score, t), noise, divergence * nodes.t_ds[node])
 
     x, log_det = flow.x.double(), torch.zeros_like(flow.squares)
     evaluations = [evaluate(x, 0)]

@@ -94,7 +94,7 @@ class GaussianSpace(Composed):
         super().__init__(Logit(), Whitening(image_shape))
 
 
-class Marginals(Space):
+class PixelMarginals(Space):
     r"""Normalised marginals u_i = Phi^{-1}(F_i(x_i)), with the histogram CDF F_i of pixel i,
 
         log du_i/dx_i = log F_i'(x_i) - log phi(u_i).
@@ -181,4 +181,4 @@ class CopulaSpace(Composed):
     """
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
-        super().__init__(Marginals(image_shape, num_levels), Whitening(image_shape))
+        super().__init__(PixelMarginals(image_shape, num_levels), Whitening(image_shape))

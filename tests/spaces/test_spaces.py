@@ -11,7 +11,7 @@ from sklearn.covariance import ledoit_wolf
 from ebm_app.data.levels import dequantise
 from ebm_app.spaces import SPACES
 from ebm_app.spaces.elementwise import Logit, Standardise
-from ebm_app.spaces.gaussian import Marginals, Whitening
+from ebm_app.spaces.gaussian import PixelMarginals, Whitening
 from ebm_app.spaces.spline import Coupling
 from ebm_app.utils.tensors import standard_normal_log_density
 
@@ -109,7 +109,7 @@ def test_standardised_data_have_the_shrunk_variance():
 def test_marginals_match_the_density_of_the_histogram():
     shape = (1, 2, 4)
     x = dequantised(shape, 20_000)
-    part = Marginals(shape, LEVELS)
+    part = PixelMarginals(shape, LEVELS)
     part.fit(x)
     u, log_abs_det = part.encode_with_log_abs_det(x)
     u = u.flatten(1)
@@ -122,7 +122,7 @@ def test_marginals_match_the_density_of_the_histogram():
         density += (LEVELS * counts / (len(x) + 0.5 * (LEVELS + 2))).log()[cells[:, d]]
     normals = standard_normal_log_density(u).sum(1)
     assert torch.allclose(normals + log_abs_det, density, atol=1e-9)
-    part = Marginals((1, 1, 1), 2)  # both tails keep their digits
+    part = PixelMarginals((1, 1, 1), 2)  # both tails keep their digits
     u = torch.tensor([-20.0, -9.0, 0.0, 9.0, 20.0], dtype=F64).view(-1, 1, 1, 1)
     x = part.decode(u)
     assert (x.flatten().diff() >= 0).all() and x.min() < 0 and x.max() > 1
