@@ -13,7 +13,6 @@ from annotated_types import Ge, Le
 from sklearn.base import BaseEstimator
 
 from ebm_app.ratios.estimate import (
-    MIN_EFFECTIVE_ROWS,
     HeldOut,
     RatioEstimate,
     bound_estimate,
@@ -121,8 +120,9 @@ class CrossFitRatio(BaseEstimator, ABC):
         check_columns(table.columns, self.columns_)
         rows = self._standardise(table.to_numpy())
         value = np.mean([ratio(rows) for ratio in self.ratios_], 0)
-        is_normalised = self.estimate_.effective_rows >= MIN_EFFECTIVE_ROWS
-        return value - log_mean_exp(self.estimate_.log_ratio0) if is_normalised else value
+        if self.estimate_.are_far:
+            return value
+        return value - log_mean_exp(self.estimate_.log_ratio0)
 
     def _settings(self) -> tuple[int, int]:
         """Return the checked number of folds and seed."""

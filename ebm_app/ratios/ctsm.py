@@ -30,7 +30,6 @@ from ebm_app.objectives.time_sampling import ArcLength, TimeSample
 from ebm_app.paths import SchrodingerBridgePath
 from ebm_app.ratios.cross_fit import CrossFitRatio, LogRatio, Sample
 from ebm_app.ratios.estimate import (
-    MIN_EFFECTIVE_ROWS,
     HeldOut,
     RatioEstimate,
     bound_estimate,
@@ -98,8 +97,7 @@ class CTSMRatio(CrossFitRatio):
     def summarise(self, held_out: HeldOut) -> RatioEstimate:
         """Return the estimate by the bound, or by the mean log ratio where there is no bound."""
         estimate = bound_estimate(held_out)
-        is_far = estimate.effective_rows < MIN_EFFECTIVE_ROWS
-        return mean_estimate(held_out) if is_far else estimate
+        return mean_estimate(held_out) if estimate.are_far else estimate
 
 
 class Bridge(nn.Module):

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 #: Half-width of a 95 percent interval, in standard errors
 HALF_WIDTH = 1.96
-#: Min effective number of rows of p_0 in the normaliser; no bound is reported below it
-MIN_EFFECTIVE_ROWS = 30.0
+#: Min effective number of rows of p_0 in the normaliser, and min share of its rows; no bound is
+#: reported below either
+MIN_EFFECTIVE_ROWS, MIN_EFFECTIVE_SHARE = 30.0, 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,8 @@ class RatioEstimate:
     Attributes:
         estimator: the estimator, with its arguments.
         what: name of the divergence.
-        value: Donsker-Varadhan bound on held-out rows, at least 0. If the normaliser has fewer
-            than 30 effective rows, ``mean_log_ratio`` for ``CTSMRatio``, None for a classifier.
+        value: Donsker-Varadhan bound on held-out rows, at least 0. If the densities ``are_far``,
+            it is ``mean_log_ratio`` for ``CTSMRatio`` and None for a classifier.
         stderr: standard error of ``value``, from the influence of each independent observation.
         interval: 95 percent interval of the divergence: from 1.96 standard errors below the
             smaller of ``value`` and ``mean_log_ratio`` to 1.96 above the larger of ``value`` and
@@ -60,6 +61,11 @@ class RatioEstimate:
     log_ratio0: np.ndarray = field(repr=False)
     log_ratio1: np.ndarray = field(repr=False)
     warnings: tuple[str, ...]
+
+    @property
+    def are_far(self) -> bool:
+        """Whether the densities are too far apart for a bound from these rows."""
+        return are_far(self.log_ratio0)
 
     def figures(self) -> dict[str, Any]:
         """Return all fields except per-row values, for JSON."""
@@ -144,11 +150,10 @@ def bound_estimate(held_out: HeldOut) -> RatioEstimate:
     """Return the estimate whose value is the Donsker-Varadhan bound. It is None if the normaliser
     has few effective rows or the log ratio is constant."""
     r0, r1 = held_out.log_ratios
-    effective = effective_rows(r0)
-    if effective < MIN_EFFECTIVE_ROWS:
+    if are_far(r0):
         warning = (
-            f"The normaliser has {effective:.1f} effective rows, fewer than "
-            f"{MIN_EFFECTIVE_ROWS:.0f}, so that there is no bound. Use CTSMRatio or more rows."
+            f"The normaliser has {effective_rows(r0):.1f} effective rows, too few for a bound. "
+            "Use CTSMRatio or more rows."
         )
         return _record(held_out, warnings=(warning,))
     if np.ptp(np.concatenate([r0, r1])) == 0:
@@ -226,3 +231,9 @@ def log_mean_exp(r: np.ndarray) -> float:
 def effective_rows(r: np.ndarray) -> float:
     """Return (sum w)^2 / sum w^2 of the weights w = exp r, for r (N,)."""
     return float(np.exp(2 * logsumexp(r) - logsumexp(2 * r)))
+
+
+def are_far(r0: np.ndarray) -> bool:
+    """Return whether the effective rows of log ratios (N0,) are too few for a bound:
+    less than 30, or 0.5 percent of N0."""
+    return effective_rows(r0) < max(MIN_EFFECTIVE_ROWS, MIN_EFFECTIVE_SHARE * len(r0))

@@ -17,7 +17,7 @@ from sklearn.base import clone
 from ebm_app.ratios.classifier import ClassifierRatio
 from ebm_app.ratios.cross_fit import CrossFitRatio, NumFolds, Sample
 from ebm_app.ratios.ctsm import CTSMRatio
-from ebm_app.ratios.estimate import MIN_EFFECTIVE_ROWS, RatioEstimate
+from ebm_app.ratios.estimate import RatioEstimate
 from ebm_app.ratios.rows import as_table, assign_folds
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, check_argument
@@ -61,7 +61,7 @@ def mutual_information(
     if ratio is not None:
         return _estimate(x, y, ratio, random_state)
     estimate = _estimate(x, y, ClassifierRatio(random_state=random_state), random_state)
-    if estimate.effective_rows < MIN_EFFECTIVE_ROWS:
+    if estimate.are_far:
         estimate = _estimate(x, y, CTSMRatio(random_state=random_state), random_state)
     return estimate
 
