@@ -21,7 +21,6 @@ from scipy.special import entr
 from scipy.stats import entropy, norm
 
 from ebm_app.cli.command_line import parse, run_script
-from ebm_app.ratios import ClassifierRatio, CTSMRatio, mutual_information
 from ebm_app.utils.fields import AtLeastTwo, Draws, configuration, setting
 from ebm_app.utils.files import read_json, write_json
 from ebm_app.utils.output import Output, to_markdown
@@ -80,7 +79,7 @@ LAWS: dict[str, tuple[Callable[..., Rows], float]] = {
     "parabola": (parabola, parabola_information()),
     "repeated": (repeated, 0.5),
 }
-ESTIMATORS = {"classifier": ClassifierRatio, "ctsm": CTSMRatio}
+ESTIMATORS = ("classifier", "ctsm")
 
 
 @configuration(kw_only=True)
@@ -115,10 +114,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 def estimate(law: str, name: str, num_rows: int, seed: int) -> dict[str, Any]:
     """Return the figures of one estimate and its core seconds."""
+    # slow to import, and not needed for --help
+    from ebm_app.ratios import ClassifierRatio, CTSMRatio, mutual_information
+
+    kind = {"classifier": ClassifierRatio, "ctsm": CTSMRatio}[name]
     draw, _ = LAWS[law]
     x, y = draw(np.random.default_rng(seed), num_rows)
     begin = time.process_time()
-    found = mutual_information(x, y, ESTIMATORS[name](random_state=seed), random_state=seed)
+    found = mutual_information(x, y, kind(random_state=seed), random_state=seed)
     return {**found.figures(), "core_seconds": time.process_time() - begin}
 
 
