@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.integrate import trapezoid
@@ -25,6 +25,9 @@ from ebm_app.utils.fields import AtLeastTwo, Draws, configuration, setting
 from ebm_app.utils.files import read_json, write_json
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.registry import choose
+
+if TYPE_CHECKING:
+    from ebm_app.ratios.cross_fit import CrossFitRatio
 
 Rows = tuple[np.ndarray, np.ndarray]
 #: Joint probabilities of two columns of three values
@@ -79,7 +82,23 @@ LAWS: dict[str, tuple[Callable[..., Rows], float]] = {
     "parabola": (parabola, parabola_information()),
     "repeated": (repeated, 0.5),
 }
-ESTIMATORS = ("classifier", "ctsm")
+
+
+def classifier(random_state: int) -> "CrossFitRatio":
+    """Return the classifier's estimator."""
+    from ebm_app.ratios import ClassifierRatio  # imports scikit-learn, not needed for --help
+
+    return ClassifierRatio(random_state=random_state)
+
+
+def ctsm(random_state: int) -> "CrossFitRatio":
+    """Return the estimator by CTSM-v."""
+    from ebm_app.ratios import CTSMRatio  # imports scikit-learn
+
+    return CTSMRatio(random_state=random_state)
+
+
+ESTIMATORS = {"classifier": classifier, "ctsm": ctsm}
 
 
 @configuration(kw_only=True)
@@ -114,14 +133,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 def estimate(law: str, name: str, num_rows: int, seed: int) -> dict[str, Any]:
     """Return the figures of one estimate and its core seconds."""
-    # slow to import, and not needed for --help
-    from ebm_app.ratios import ClassifierRatio, CTSMRatio, mutual_information
+    from ebm_app.ratios import mutual_information  # imports scikit-learn
 
-    kind = {"classifier": ClassifierRatio, "ctsm": CTSMRatio}[name]
     draw, _ = LAWS[law]
     x, y = draw(np.random.default_rng(seed), num_rows)
     begin = time.process_time()
-    found = mutual_information(x, y, kind(random_state=seed), random_state=seed)
+    found = mutual_information(x, y, ESTIMATORS[name](random_state=seed), random_state=seed)
     return {**found.figures(), "core_seconds": time.process_time() - begin}
 
 
