@@ -46,6 +46,11 @@ def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str,
 def run_facts(record: dict[str, Any]) -> dict[str, str]:
     """Return properties of a model from the record of its training run."""
     facts, figures = {"trained": record["started"]}, record["figures"]
+    settings = record["settings"].get("train", {})
+    if "objective" in settings:  # energy networks are distilled
+        facts["objective"] = settings["objective"].upper().replace("_V", "-v")
+        if settings["objective"] == "ctsm_v":
+            facts["objective"] += f", {settings['divergence']} divergence"
     if figures is None:
         return {**facts, "steps": "training is not finished"}
     steps = f"{figures['steps']:,}"

@@ -155,6 +155,15 @@ def test_samples_of_a_mixture_match_exact_samples(sampler):
     assert all(smallest_p_value(other, data) < 1e-3 for other in (1.06 * x, x.abs(), x + 0.06))
 
 
+@pytest.mark.parametrize("sampler", [AnnealedHMC, ProbabilityFlowSampler, DPMSampler])
+def test_samplers_remove_the_noise_of_the_last_time(sampler):
+    """The samples are E[x1 | x], which vary less than the data."""
+    x = run(sampler(end_variance=0.3), gaussian(), normal((2000, 4)), 3)[-1].x
+    alpha, _, variance = moments(0.3)
+    expected = alpha**2 * STD**4 / variance
+    assert abs(x.var().item() / expected - 1) < 0.1 and abs(x.mean().item() - MEAN) < 0.02
+
+
 def test_invalid_settings_raise_user_errors():
     assert "annealed_hmc" in error_of(make, SAMPLERS, Sampler, "sampler", "gibbs", {})
     for name, settings in (

@@ -220,8 +220,11 @@ def test_model_card_shows_config_and_training(trained, tmp_path):
     }
     assert {**to_dict(GREY), "kind": "energy model"} == config
     figures = {"steps": 8000, "core_seconds": 1234.5, "bits_per_dim": 1.65}
-    (tmp_path / "run" / "run.json").write_text(json.dumps({**RECORD, "figures": figures}))
+    settings = {"train": {"objective": "ctsm_v", "divergence": "poisson"}}
+    record = {**RECORD, "settings": settings, "figures": figures}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     facts, curves, config = card(trained, "run")
+    assert facts["objective"] == "CTSM-v, poisson divergence"
     assert facts["steps"] == "8,000 in 1,234 core seconds"
     assert facts["validation"] == "1.6500 bits per dim"
     assert curves.axes[1].lines[0].get_xdata().tolist() == [20]
