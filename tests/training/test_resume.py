@@ -28,8 +28,6 @@ from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import read_json
 
-pytestmark = pytest.mark.process
-
 SETTINGS = {**SMALL, "num_levels": 17, "num_preview_images": 1, "max_train_steps": 12}
 SETTINGS |= {"checkpointing_steps": 4, "validation_steps": 3}
 IMAGES = random_images(20, 4)
