@@ -396,8 +396,9 @@ class EBM(PretrainedModel):
         if return_log_prob and isinstance(sampler, str):
             choose("sampler with a log density", sampler, ("probability_flow",))
             settings = {"num_probes": 2, **settings}
-        options = (num_images, sampler, seed, labels, guidance_scale, batch_size)
-        *_, last = self.iterate_sample(*options, **settings)
+        *_, last = self.iterate_sample(
+            num_images, sampler, seed, labels, guidance_scale, batch_size, **settings
+        )
         if not return_log_prob:
             return self.to_images(last.x)
         if last.log_density is None:

@@ -59,8 +59,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         results[name] = estimate(runs[is_diffused], args.num_chains)
     estimates = {name: result.estimate._asdict() for name, result in results.items()}
     output.write({"methods": estimates})  # the bits of many images may take hours
-    shared = accelerator, ebm, levels, noise, TimeIntegral(), args.batch_size
-    _, bits = bits_by_estimator(*shared, wrap=partial(tqdm, desc="bits per dim"))
+    _, bits = bits_by_estimator(
+        accelerator,
+        ebm,
+        levels,
+        noise,
+        TimeIntegral(),
+        args.batch_size,
+        wrap=partial(tqdm, desc="bits per dim"),
+    )
     num_dims = levels[0].numel()
     methods = {name: figures_of(result, bits, num_dims) for name, result in results.items()}
     figures = {

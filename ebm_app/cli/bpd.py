@@ -90,8 +90,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
-        shared = accelerator, ebm, levels, noise, estimator, args.batch_size
-        bits[name], results[name] = bits_by_estimator(*shared, wrap=bar, labels=labels)
+        bits[name], results[name] = bits_by_estimator(
+            accelerator,
+            ebm,
+            levels,
+            noise,
+            estimator,
+            args.batch_size,
+            wrap=bar,
+            labels=labels,
+        )
         if is_main:  # later estimators may take hours or fail
             with suppress(OSError):  # reported by ``save`` below
                 output.write({"estimators": results})

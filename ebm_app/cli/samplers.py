@@ -108,8 +108,9 @@ class Judge:
         order = torch.randperm(len(train), generator=self.generator)
         num_pool = min(FLOOR_DRAWS * args.num_images, len(train) // 3)
         pool, fitted = order.tensor_split([num_pool])
-        options = labels[fitted], num_classes, args.seed, args.classifier_steps
-        self.classifier = train_classifier(train[fitted].to(device), *options)
+        self.classifier = train_classifier(
+            train[fitted].to(device), labels[fitted], num_classes, args.seed, args.classifier_steps
+        )
         self.features, logits = self.classifier.features_and_logits(validation)
         self.accuracy = (logits.argmax(1) == validation_labels).double().mean().item()
         self.pool = train[pool]

@@ -33,8 +33,8 @@ def bits_of_images(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute ``model.likelihood`` of images, sharded over all processes.
 
-    Returns the bits per dim, the errors of the estimator in nats, NaN if unknown, and the network
-    passes: (N,) each.
+    Returns the bits per dim, the errors of the estimator in nats, NaN if unknown, and the NFE:
+    (N,) each.
 
     Args:
         levels: grey levels (N, C, H, W).

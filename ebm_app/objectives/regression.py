@@ -213,9 +213,11 @@ def make_objective(
     name: str, divergence: str, weighting: str, stein_factor: float, t_margin: float
 ) -> Objective:
     """Return an objective by its name and those of its divergence, for CTSM-v, and weighting."""
-    settings = (WEIGHTINGS[choose("weighting", weighting, WEIGHTINGS)], stein_factor, t_margin)
     kind = OBJECTIVES[choose("objective", name, OBJECTIVES)]
-    return kind(*settings, divergence) if kind is CTSMv else kind(*settings)
+    weigh = WEIGHTINGS[choose("weighting", weighting, WEIGHTINGS)]
+    if kind is CTSMv:
+        return CTSMv(weigh, stein_factor, t_margin, divergence)
+    return kind(weigh, stein_factor, t_margin)
 
 
 def check_objective(name: str, divergence: str, prediction: str) -> None:

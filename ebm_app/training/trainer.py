@@ -273,8 +273,10 @@ class Trainer:
     def bits(self, name: str, **options: Any) -> dict[str, float]:
         """Return the mean validation bits per dim and its standard error. ``options`` are passed
         to ``EBM.likelihood``."""
-        images, watch = (self.validation, self.noise), partial(self.watch, name=name)
-        bits, *_ = bits_of_images(self.accelerator, self.ebm, *images, wrap=watch, **options)
+        watch = partial(self.watch, name=name)
+        bits, *_ = bits_of_images(
+            self.accelerator, self.ebm, self.validation, self.noise, wrap=watch, **options
+        )
         return {
             f"{name}_bits_per_dim": bits.mean().item(),
             f"{name}_stderr": standard_error(bits).item(),
