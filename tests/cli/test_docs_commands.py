@@ -82,6 +82,8 @@ def short_flags(name: str, arguments: list[str]) -> list[str]:
     """Return the flags that make a command short."""
     if name == "evaluate/mi.py" and "--quick" in arguments:
         return "--iterations 2 --num_seeds 1 --problems mi_d40 --methods ctsm_v_time1".split()
+    if name == "evaluate/mi.py" and "--x" in arguments and "--method" not in arguments:
+        return []  # the classifier takes seconds
     if "--init_from" in arguments:  # the weights fix the network
         return [*STEPS.split(), *TINY[TINY.index("--dropout") :]]
     flags = SHORT[name].split()
