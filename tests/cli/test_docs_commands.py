@@ -42,6 +42,9 @@ SHORT = {
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",
+    "evaluate/information.py": (
+        "--laws gaussian_0.5_1x1 --estimators classifier --num_rows 300 --num_seeds 1"
+    ),
 }
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
