@@ -19,8 +19,10 @@ from .shared import AT_ONCE, QUEUES, picture, plot_box, render, share_slider
 SIDE = 256
 HINT = (
     "log p(x) is the log density of noise plus the integral of the *time score* ∂ log pₜ(x) / ∂t, "
-    "which the network learns. Left: the time score. Right: the integral up to t. The slider "
-    "shows the image with the noise of time t, and how much each pixel adds there."
+    "which the network learns. Left: the time score. Right: the integral up to t. The answer uses "
+    "the Stein score of the same network: its bound holds for any network, the integral only for "
+    "exact time scores. The slider shows the image with the noise of time t, and how much each "
+    "pixel adds there."
 )
 
 
