@@ -42,12 +42,10 @@ from ebm_app.training.run import (
     fit_and_report,
     init_from,
     open_run,
-    prepare_run,
     refuse_compiler,
-    resume_run,
     run_settings,
+    start_or_resume,
 )
-from ebm_app.training.timing import plan_by_time
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument, from_attributes
@@ -92,14 +90,7 @@ def train_ebm(config: Train, data: ImageData, flow: Flow | None = None) -> dict[
         def make_trainer(config: Train) -> Trainer:
             return build_trainer(accelerator, config, ebm_config, data, flow)
 
-        if config.resume_from_checkpoint:
-            trainer = make_trainer(config)
-            resume_run(trainer, config.resume_from_checkpoint)
-        else:
-            prepare_run(accelerator, config)
-            if config.max_train_steps is None:
-                config = plan_by_time(accelerator, config, make_trainer, began)
-            trainer = make_trainer(config)
+        trainer = start_or_resume(accelerator, config, make_trainer, began)
         figures = fit_and_report(trainer, data, output)
         if not accelerator.is_main_process:
             return None

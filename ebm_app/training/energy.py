@@ -29,12 +29,10 @@ from ebm_app.training.run import (
     fit_and_report,
     init_from,
     open_run,
-    prepare_run,
     refuse_compiler,
-    resume_run,
     run_settings,
+    start_or_resume,
 )
-from ebm_app.training.timing import plan_by_time
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
@@ -69,14 +67,7 @@ def train_energy(config: TrainEnergy, teacher: EBM, data: ImageData) -> dict[str
         def make_trainer(config: TrainEnergy) -> Trainer:
             return build_trainer(accelerator, config, teacher, data)
 
-        if config.resume_from_checkpoint:
-            trainer = make_trainer(config)
-            resume_run(trainer, config.resume_from_checkpoint)
-        else:
-            prepare_run(accelerator, config)
-            if config.max_train_steps is None:
-                config = plan_by_time(accelerator, config, make_trainer, began)
-            trainer = make_trainer(config)
+        trainer = start_or_resume(accelerator, config, make_trainer, began)
         figures = fit_and_report(trainer, data, output)
         noise = trainer.noise[:1]
         figures |= calibrate(accelerator, output.folder, trainer.validation, noise)

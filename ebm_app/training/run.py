@@ -3,7 +3,7 @@
 import copy
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -17,9 +17,10 @@ from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.folders import check_weights, load_weights
 from ebm_app.training import checkpoint
-from ebm_app.training.config import CONSTANT, SCHEDULES, Run, changes_of
+from ebm_app.training.config import CONSTANT, SCHEDULES, AnyRun, Run, changes_of
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.optimizers import OPTIMIZERS
+from ebm_app.training.timing import plan_by_time
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils import RUN_FILE
 from ebm_app.utils.errors import UserError
@@ -108,10 +109,27 @@ def run_settings(config: Run, ebm: EBM, digest: str) -> dict[str, Any]:
     }
 
 
-def prepare_run(accelerator: Accelerator, config: Run) -> None:
-    """Prepare the output folder of a new run."""
+def start_or_resume(
+    accelerator: Accelerator,
+    config: AnyRun,
+    make_trainer: Callable[[AnyRun], Trainer],
+    began: float,
+) -> Trainer:
+    """Return the trainer of a new or resumed run.
+
+    Args:
+        make_trainer: builds a trainer of given settings.
+        began: seconds at which the run started, for a run in minutes.
+    """
+    if config.resume_from_checkpoint:
+        trainer = make_trainer(config)
+        resume_run(trainer, config.resume_from_checkpoint)
+        return trainer
     overwrite = config.overwrite_output_dir
     on_main(accelerator, partial(checkpoint.prepare_folder, config.output_dir, overwrite))
+    if config.max_train_steps is None:
+        config = plan_by_time(accelerator, config, make_trainer, began)
+    return make_trainer(config)
 
 
 def resume_run(trainer: Trainer, name: str) -> None:
