@@ -31,7 +31,7 @@ STEPS = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4 --mixe
 #: Flags that make each script short.
 SHORT = {
     "train/ebm.py": f"{STEPS} {' '.join(TINY)}",
-    "train/flow.py": "--validation_repeats 1",
+    "train/flow.py": "--max_train_steps 2",
     "train/energy.py": f"{STEPS} --train_batch_size 4 --validation_images 4",
     "sample/ebm.py": "--num_images 10",  # as many as there are labels
     "evaluate/bpd.py": "--limit 2 --repeats 1",

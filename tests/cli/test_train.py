@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ebm_app.cli import train
 from ebm_app.ebm import EBM
 from ebm_app.training.metrics import read_metrics
+from ebm_app.training.recipes import DIGITS
 from ebm_app.training.run import LOCK
+from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json
 from ebm_app.utils.output import lock
 
@@ -108,6 +111,16 @@ def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     assert second["ebm"] == first["ebm"]
     changed = {"learning_rate": 0.02, "config": str(tmp_path / "run.json"), "device": "auto"}
     assert second["train"] == first["train"] | changed
+
+
+def test_config_of_another_data_set_keeps_no_resolution(capsys, tmp_path, image_folder):
+    record = {"dataset": f"folder:{image_folder}", "resolution": 4, "label_column": "kind"}
+    settings = to_dict(replace(DIGITS, **record))
+    (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": settings}}))
+    flags = ["--config", tmp_path / "run.json", "--dataset", "digits", "--dry_run", *TINY]
+    assert call(train, *flags) == 0
+    taken = json.loads(capsys.readouterr().out)["train"]
+    assert taken["resolution"] is None and taken["label_column"] is None
 
 
 def test_run_is_replaced_only_on_request(capsys, run):
