@@ -302,7 +302,7 @@ class EBM(PretrainedModel):
             seed: seed of the random draws and of the estimator.
             labels: class labels (B,), for log P(image | label) of a class-conditional model.
             batch_size: images per batch. Default: as many as fit in 2^17 elements. It only changes
-                results by rounding, and by the adaptive step sizes of ``probability_flow``.
+                results by rounding, and by the shared steps of ``probability_flow`` with dopri5.
 
         Raises:
             UserError: for images or noise of the wrong shape, values that are not grey levels,
@@ -396,7 +396,7 @@ class EBM(PretrainedModel):
                 labels, and ``return_log_prob`` with another sampler.
         """
         if return_log_prob and isinstance(sampler, str):
-            choose("sampler with a log density", sampler, ("probability_flow",))
+            choose("sampler for return_log_prob", sampler, ("probability_flow",))
             settings = {"num_probes": 2, **settings}
         *_, last = self.iterate_sample(
             num_images, sampler, seed, labels, guidance_scale, batch_size, **settings
@@ -404,7 +404,7 @@ class EBM(PretrainedModel):
         if not return_log_prob:
             return self.to_images(last.x)
         if last.log_density is None:
-            raise UserError("The sampler computes no log density. Set num_probes.")
+            raise UserError("return_log_prob needs ProbabilityFlowSampler(num_probes=2).")
         return self.to_images(last.x), last.log_density.cpu()
 
     def iterate_sample(

@@ -144,7 +144,6 @@ def make_trainer(ebm: EBM, batch_size: int, objective: str, **settings: Any) -> 
         objective=objective,
         dequantisation="uniform",
         t_margin=config.t_margin,
-        stein_factor=settings.pop("stein_factor", 0.0),
         input_frequencies=config.input_frequencies,
         **dataclasses.asdict(net),
         **settings,

@@ -30,7 +30,7 @@ def _partner(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def warp(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Rotate by any angle, scale by 0.55 to 1.8, shear and shift."""
+    """Rotate by a random angle, scale by 0.55 to 1.8, shear and shift."""
     angle, log_scale, shear, left, up = (
         _uniform(x, generator, -limit, limit).flatten() for limit in (math.pi, 0.6, 0.5, 0.4, 0.4)
     )

@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.annealing.estimates import LogZ, bennett, from_forward, from_reverse
 from ebm_app.annealing.moves import DenoisingMove, Move
-from ebm_app.nets.protocols import LogDensity, SteinScore, require
+from ebm_app.nets.protocols import LogDensity
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import ARC_LENGTH
 from ebm_app.sampling.hmc import (
@@ -108,9 +108,8 @@ class Chains:
         ]
         self.moves = [Move()] * settings.num_temperatures
         if is_diffused:  # except the first move, because alpha may be 0 at its start
-            score = require(model, SteinScore, "method diffused").score
             steps = pairwise(self.times[1:].tolist())
-            self.moves[1:] = [DenoisingMove(score, path, *ends) for ends in steps]
+            self.moves[1:] = [DenoisingMove(model.score, path, *ends) for ends in steps]
         self.step_sizes = 0.3 * path.variance(self.times[1:]).sqrt()
         self._tune()
 

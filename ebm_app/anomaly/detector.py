@@ -165,7 +165,8 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         """Return anomaly maps (B, H, W). Nine in ten ordinary images are below 1 everywhere.
 
         A map is the smoothed squared residual, minus its mean over ordinary images and divided by
-        its standard deviation at each pixel, at the noise level with the largest value.
+        a multiple of its standard deviation at each pixel, at the noise level with the largest
+        value.
         """
         return self.examine(X).maps
 

@@ -2,7 +2,7 @@ r"""Features of an image: what a model predicts at a few noise levels, and image
 
 At a noise level, x = alpha y + deviation e is a noised copy of an image y, with e ~ N(0, I). The
 Stein score s predicts the noise as -deviation s(x, t), with residual e + deviation s(x, t). The
-model also predicts the variance of the residual, and the time score. Noise levels are log
+model also predicts a variance, and the time score. Noise levels are log
 signal-to-noise ratios. All images share the same e, so that their features differ only by content.
 
 Sources: Mahmood et al. 2021, arXiv:2010.13132, for norms of Stein scores at several noise levels;
@@ -54,8 +54,9 @@ class Features(NamedTuple):
 
     Attributes:
         squares: squared residuals over predicted variances, each averaged over channels,
-            (B, n, H, W). They are about 1 for images like the training images.
-        variances: predicted variances of the residuals, averaged over all pixels (B, n).
+            (B, n, H, W).
+        variances: predicted posterior variances of the target of the Stein head (see
+            ``ModelOutput``), averaged over all pixels (B, n).
         time_scores: time scores in nats per unit of t, (B, n).
         statistics: see ``image_statistics``, (B, S).
     """

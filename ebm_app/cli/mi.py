@@ -56,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     if args.table or args.quick or args.problems or args.methods:
         return toy.make_table(args, INFORMATION_PROBLEMS, QUICK, "mi")
+    if args.method != "auto":
+        raise UserError("--method requires rows of X and of Y. Pass --x and --y.")
     return learn(args)
 
 
@@ -63,6 +65,8 @@ def estimate_rows(args: Arguments) -> dict[str, Any]:
     """Estimate the information of the rows of two files."""
     if not (args.x and args.y):
         raise UserError("Expected rows of X and of Y. Pass both --x and --y.")
+    if args.table or args.quick or args.learning_rates or args.num_seeds:
+        raise UserError("--table and its flags do not apply to rows. Leave out --x and --y.")
     from ebm_app.ratios.information import mutual_information
     from ebm_app.ratios.rows import read_rows
 

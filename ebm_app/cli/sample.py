@@ -52,7 +52,7 @@ class Arguments(CommonFlags, ModelFlag):
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Draw and write images; return the number of files, the seconds and the evaluations."""
+    """Sample and save images. Return the number of files, the seconds and the NFE."""
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
     from ebm_app.data.pictures import image_grid, save_image, to_uint8

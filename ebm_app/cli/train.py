@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train a model; return the metrics on the main process, and None on others."""
     words = list(sys.argv[1:] if argv is None else argv)
-    first = parse(Train, __doc__, without_help(words))  # names the source of the defaults
+    first = parse(Train, __doc__, without_help(words))  # determines where the defaults come from
     if not (first.resume_from_checkpoint or first.overwrite_output_dir or first.dry_run):
         refuse_to_overwrite(first.output_dir)
     loaded = None
@@ -39,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         recorded = recorded_run(Train, first.output_dir, first.resume_from_checkpoint)
         base = as_default(recorded)
     elif first.config:
-        base = as_default(read_config(first.config))
+        base = replace(as_default(read_config(first.config)), init_from=None)
         if parse(Train, __doc__, words, base).dataset != base.dataset:
-            # the recorded ones are those of another data set
+            # these settings belong to the recorded data set
             base = replace(base, resolution=None, image_column=None, label_column=None)
     elif wants_help(words):
         form = FORMATS.get(first.dataset, FORMATS["mnist"])
@@ -81,9 +81,10 @@ def load(config: Train, flags: Train) -> "tuple[ImageData, Flow | None]":
         image_column=config.image_column,
         label_column=config.label_column,
     )
-    if flags.init_from and not flags.flow:
-        return data, latent_flow(flags.init_from)
-    return data, Flow.from_pretrained(config.flow) if config.flow else None
+    if flags.flow or (config.flow and not flags.init_from):
+        return data, Flow.from_pretrained(config.flow)
+    is_latent = flags.init_from or config.space != "ambient"
+    return data, latent_flow(config.init_from) if is_latent else None
 
 
 def read_config(path: Path) -> Train:

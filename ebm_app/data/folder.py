@@ -1,6 +1,6 @@
 """Folders of image files.
 
-Ignores files and folders in ``SYSTEM`` and those whose names begin with a dot.
+Ignores folders in ``SYSTEM``, and files and folders whose names begin with a dot.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
-#: Folders created by operating systems
-SYSTEM = ("__MACOSX", "@eaDir")
+#: Folder created by macOS, which is ignored
+SYSTEM = ("__MACOSX",)
 #: Names of folders of images, and of folders of segmentation masks
 IMAGES, MASKS = {"images", "image", "imgs"}, {"masks", "mask", "labels", "annotations"}
 
@@ -92,6 +92,8 @@ def check_names(folder: Path, names: Sequence[str]) -> None:
             f"({', '.join(suffix[1:] for suffix in EXTENSIONS)}) or check the path."
         )
     for name in names:
+        if "@eaDir" in name.split("/"):
+            raise UserError(f"'{folder}' has folders of thumbnails named @eaDir. Delete them.")
         if "::" in name or name.encode(errors="ignore").decode() != name:
             raise UserError(f"The name {name!a} is not UTF-8 or has '::'. Rename the image.")
     parents = {part.lower() for name in names for part in name.split("/")[:-1]}

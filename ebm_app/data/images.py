@@ -116,6 +116,7 @@ class ImageData:
                 3 images, or labels that are not one integer per image.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
+        lowest = -1 if labels is None else 0  # -1 is an unknown label of a data set
         images, own, _, class_names = as_images(images)
         labels, class_names = (own, class_names) if labels is None else (labels, ())
         arrays = [images] if validation is None else [images, as_images(validation).images]
@@ -128,7 +129,7 @@ class ImageData:
         if labels is not None:
             labels = as_tensor(labels, "labels")
             is_integer = not (labels.is_floating_point() or labels.is_complex())
-            if labels.shape != images.shape[:1] or not is_integer or (labels < 0).any():
+            if labels.shape != images.shape[:1] or not is_integer or (labels < lowest).any():
                 raise UserError(
                     f"Expected {len(images)} non-negative integer labels, one per image."
                 )

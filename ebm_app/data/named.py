@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ebm_app.data.sources import read_dataset
 from ebm_app.data.splits import SPLITS, Labelled
+from ebm_app.data.tables import load_hub
 from ebm_app.utils.errors import UserError
 
 #: Sizes of the splits of the 1,797 digits, permuted by ``numpy.random.RandomState(0)``
@@ -67,9 +68,7 @@ class Source:
     def _read_split(self, root: Path, train: bool, download: bool) -> tuple[Tensor, Tensor]:
         """Return levels (N, C, H, W) and labels (N,) of the training or test split."""
         if any((root / self.name).rglob("*.parquet")):
-            from datasets import load_dataset  # takes seconds to import
-
-            split = load_dataset(str(root / self.name))["train" if train else "test"]
+            split = load_hub(str(root / self.name))["train" if train else "test"]
             return read_dataset(split)[:2]
         from torchvision import datasets  # takes over a second to import
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: Names of data sets of files begin with these
 FOLDER, HUB = "folder:", "hf:"
 COLOURS = (1, 3)
+#: Version of the cached images. Increase it if reading, splits or labels change
+CACHE_VERSION = 1
 
 
 def read_files(
@@ -72,7 +74,7 @@ def read_files(
         about = {"rows": [rows[index][:3] for index in kept], "classes": classes, "report": report}
         return pixels, about
 
-    options = [kind, state, conversion, columns, skip_bad]
+    options = [CACHE_VERSION, kind, state, conversion, columns, skip_bad]
     key = hashlib.sha256(json.dumps(options).encode()).hexdigest()[:32]
     images, about = map_images(key, read)
     splits, start = {}, 0
@@ -101,8 +103,8 @@ def drop_unlisted(
     others = sorted(known ^ {row.name for row in rows})
     if others and not skip_bad:
         raise UserError(
-            f"The image '{others[0]}' is not read, by its format or its place. Rename it or move "
-            "it out of the folder, or add --skip_bad to skip it."
+            f"The image '{others[0]}' is not read, because of its format or its folder. Rename it "
+            "or move it out of the data set, or add --skip_bad to skip it."
         )
     return [row for row in rows if row.name in known], others
 
@@ -164,7 +166,7 @@ def as_images(images: Any) -> Labelled:
         return to_pixels(item, f"image {index}")
 
     loaded = decode_in_memory(read, [f"image {index}" for index in range(len(images))])
-    return Labelled(loaded, torch.as_tensor(labels) if is_pair else None)
+    return Labelled(loaded, as_tensor(labels, "labels") if is_pair else None)
 
 
 def channels_first(images: Tensor) -> Tensor:

@@ -70,8 +70,8 @@ def load_hub(name: str) -> dict[str, Dataset]:
 
 @contextmanager
 def quiet_loading(name: str) -> Iterator[None]:
-    """Convert the errors of the package ``datasets`` to a ``UserError``. It sends no request that
-    counts downloads, and shows no progress bars, which call local files downloads."""
+    """Convert errors of the package ``datasets`` to a ``UserError``. Disable its progress bars and
+    its count of downloads."""
     from datasets import config, disable_progress_bars  # takes seconds to import
 
     config.HF_UPDATE_DOWNLOAD_COUNTS = False
@@ -87,7 +87,8 @@ def quiet_loading(name: str) -> Iterator[None]:
 def read_rows(
     datasets: dict[str, Dataset], columns: Columns, folder: Path | None = None
 ) -> tuple[list[Row], tuple[str, ...], dict[str, Any]]:
-    """Return the rows of all splits, the names of the classes, and what was taken as JSON data.
+    """Return the rows of all splits, the names of the classes, and a report of the columns and
+    splits, as JSON data.
 
     Classes of several splits are matched by name. Names of the type ClassLabel keep their order,
     other values are sorted. If all names are integers, they are sorted as numbers. Missing values
@@ -98,7 +99,8 @@ def read_rows(
             by their index.
 
     Raises:
-        UserError: without a training split or a column of images, or with a choice of several.
+        UserError: for a data set without a training split or a column of images, or with several
+            columns of which none is chosen.
     """
     splits = named_splits(datasets)
     if "train" not in splits:
@@ -164,7 +166,8 @@ def class_names(datasets: Iterable[Dataset], column: str) -> tuple[str, ...]:
         if isinstance(feature := dataset.features[column], ClassLabel):
             names |= dict.fromkeys(feature.names)
         else:
-            values = set(dataset.unique(column)) - {None, -1}
+            values = [value for value in dataset.unique(column) if value is not None]
+            values = {x for x in values if not (isinstance(x, int) and x < 0)}
             names |= dict.fromkeys(sorted(map(str, values)))
     return tuple(sorted(names, key=int) if all(map(str.isdecimal, names)) else names)
 

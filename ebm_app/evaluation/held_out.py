@@ -45,8 +45,8 @@ def images_for(
     """
     if dataset == config.dataset and ":" not in dataset and dataset not in DATASETS:
         raise UserError(
-            f"The images of this model, '{dataset}', have no name to load them by. Choose a data "
-            "set, for example --dataset folder:PATH."
+            f"The data set '{dataset}' of this model cannot be loaded by name. Choose a data set, "
+            "for example --dataset folder:PATH."
         )
     own = AS_IN_TRAINING if dataset == config.dataset else ()
     data = load_images(

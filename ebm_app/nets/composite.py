@@ -47,8 +47,8 @@ class EarlyNet(nn.Module):
         self.patch, pixels = config.patch, config.patch**2
         if height % self.patch or width % self.patch:
             raise UserError(
-                f"Images of {height}x{width} cannot be split into patches of {self.patch} pixels. "
-                "Leave out early_channels, or resize the images."
+                f"Image size {height}x{width} is not divisible by patch size {self.patch}. Leave "
+                "out early_channels, or resize the images."
             )
         shape = (self.channels * pixels, height // config.patch, width // config.patch)
         self.net = UNet(shape, out_channels * pixels, config.net, num_classes)

@@ -8,8 +8,8 @@ q_t, see ``level_mixture``), plus a learned difference,
 where u is the fraction of the arc length of the path up to t, f and g are the outputs of the
 network, phi are the posterior means of the base, and G = 0.5 keeps the outputs of order 1. At
 t = 0 the density is exactly N(0, I); at later times it is normalised if the time derivative is
-exact. Both derivatives come from one backward pass of the same function, unlike the two heads of
-``TimeScoreModel``.
+exact. Both derivatives come from one backward pass of the same function, unlike the two outputs of
+``SteinScoreNet``.
 
 The network is distilled from a time score model (``training.energy``) and ends where that
 model, as a decoder, recovers the grey levels: at a noise of 0.7 of their distance.

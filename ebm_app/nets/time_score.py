@@ -137,7 +137,7 @@ class TimeScoreModel(PathModel, ABC):
         value = sum_except_batch(terms)
         error = (value - sum_except_batch(coarse)).abs()
         components = terms if terms.shape == x.shape else None
-        return LogDensityEstimate(value, error, components, self.passes * len(rule.nodes))
+        return LogDensityEstimate(value, error, components, self._cost(rule.nodes))
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
         """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients are computed if ``x``
@@ -174,9 +174,17 @@ class TimeScoreModel(PathModel, ABC):
         groups = zip(x.split(counts.tolist()), times.tolist(), strict=True)
         return torch.cat([self.log_density_gradient(group, time) for group, time in groups])
 
+    def _cost(self, times: Tensor) -> int:
+        """Return the network evaluations of a call of ``output`` at times (n,), which guidance
+        doubles."""
+        is_guided = self.labels is not None and self.guidance_scale != 1
+        factor = 2 if is_guided and self.uses_labels(times) else 1
+        return factor * self.passes * len(times)
+
     def log_density_cost(self, t: float) -> int:
-        """Return the network evaluations of a call of ``log_density``: one per node."""
-        return self.passes * len(self._rule(self.start, t).nodes)
+        """Return the network evaluations of a call of ``log_density``: one per node, and two with
+        guidance."""
+        return self._cost(self._rule(self.start, t).nodes)
 
     def gradient_cost(self, t: float) -> int:
         """Return the network evaluations of a call of ``log_density_gradient``: a forward and a
@@ -211,9 +219,7 @@ class SteinScoreModel(TimeScoreModel):
 
     def score_cost(self, t: float) -> int:
         """Return the network evaluations of a call of ``score``, two with guidance."""
-        is_guided = self.labels is not None and self.guidance_scale != 1
-        is_guided = is_guided and self.uses_labels(torch.tensor([t], dtype=torch.float64))
-        return 2 * self.passes if is_guided else self.passes
+        return self._cost(torch.tensor([t], dtype=torch.float64))
 
 
 PROVIDERS[SteinScoreModel] = (

@@ -75,7 +75,8 @@ class Objective(ABC):
 
 class ConditionalRegression(Objective):
     """Loss lambda(t) ``error`` plus ``stein_factor`` times the regression of the Stein head, in
-    one forward pass (Theorem 3)."""
+    one forward pass (Theorem 3). It does not use the importance weights of the times, whose
+    density is part of the weighting."""
 
     @abstractmethod
     def error(self, output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -89,9 +90,9 @@ class ConditionalRegression(Objective):
         if self.stein_factor == 0:
             return loss
         # score = a_t x + b_t h: dividing by b_t^2 weights the head h equally at every t
-        weight = path.score_gain(sample.t).square().reciprocal()
+        scale = path.score_gain(sample.t).square().reciprocal()
         squares = (path.conditional_score(sample) - output.score).square()
-        return loss + self.stein_factor * weight * mean_except_batch(squares)
+        return loss + self.stein_factor * scale * mean_except_batch(squares)
 
 
 class CTSM(ConditionalRegression):

@@ -28,8 +28,8 @@ the evaluations; integrals of them over a step have errors of order h^(p + 2), a
 order h^(p + 1). With p = ``ORDER`` = 3 the method has order 4. The first steps have fewer earlier
 evaluations and lower orders, but are short, because s is concentrated at the ends.
 
-The methods of torchdiffeq know nothing of this structure. They integrate dx/ds = u dt/ds, and are
-an independent check.
+The methods of torchdiffeq do not use this structure. They integrate dx/ds = u dt/ds, as an
+independent check.
 
 Sources: Hairer, Norsett and Wanner 1993, Solving Ordinary Differential Equations I, chapter III.1,
 for Adams methods; Zhao et al. 2023, UniPC, arXiv:2302.04867, for a corrector without a second

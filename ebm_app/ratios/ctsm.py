@@ -45,7 +45,7 @@ from ebm_app.utils.random import initial_weights, make_generator
 #: Noise of the bridge. A parabola with noise is learned faster with 1/2 than with 2 or 1/4
 SIGMA = math.sqrt(0.5)
 #: Margin of the times at both ends, where the conditional time score is singular
-EPS = 1e-3
+T_MARGIN = 1e-3
 #: Width of the network, pairs of rows in a training step, and peak learning rate
 WIDTH, BATCH_SIZE, LEARNING_RATE = 48, 4096, 1e-2
 #: Decay of the moving average of the weights that is validated
@@ -126,7 +126,7 @@ class Bridge(nn.Module):
     def log_ratio(self, x: np.ndarray) -> np.ndarray:
         """Return the integral of the time score over t at rows x (n, D): (n,), in nats."""
         u = self.base.coordinates(torch.from_numpy(x)).float()
-        rule = rule_on(NUM_NODES, EPS, 1 - EPS)
+        rule = rule_on(NUM_NODES, T_MARGIN, 1 - T_MARGIN)
         value = torch.zeros(len(u), dtype=torch.float64)
         for t, weight in zip(rule.nodes, rule.weights, strict=True):
             value += weight * self(u, t.float().expand(len(u))).double().sum(1)
@@ -151,9 +151,9 @@ def train_bridge(
     with initial_weights(int(torch.randint(2**31, (), generator=generator))):
         bridge = Bridge(base)
     path = SchrodingerBridgePath(SIGMA, c=2 + base.means.diff(dim=0).square().mean().item())
-    model = time_score_net(bridge, path, EPS, prediction="raw", time_input="time")
-    ratio = TimeScoreRatio(model, CTSMv(inverse_variance, 0.0, EPS))
-    sampler = ArcLength(path, EPS)
+    model = time_score_net(bridge, path, T_MARGIN, prediction="raw", time_input="time")
+    ratio = TimeScoreRatio(model, CTSMv(inverse_variance, 0.0, T_MARGIN))
+    sampler = ArcLength(path, T_MARGIN)
     rows, held_out_rows = (
         [base.coordinates(x).float() for x in part] for part in (train, validation)
     )

@@ -197,8 +197,7 @@ def _record(
     training: float | None = None,
     warnings: tuple[str, ...] = (),
 ) -> RatioEstimate:
-    """Return the estimate with an interval that holds the mean log ratio, the value and the value
-    on training rows."""
+    """Return the estimate, with the interval that ``RatioEstimate`` defines."""
     r0, r1 = held_out.log_ratios
     mean, interval = float(r1.mean()), None
     if value is not None and stderr is not None and training is not None:

@@ -55,8 +55,8 @@ def mutual_information(
     Raises:
         UserError: for values that are not real numbers, missing or infinite; for constant columns
             and fewer than 5 distinct rows per fold; if I is infinite, because a continuous column
-            of Y is a monotone function of one of X, equals it in 2 percent of the rows, or a
-            linear function of X and Y is constant.
+            of X is a monotone function of one of Y or equals it in 2 percent of the rows, or
+            because a linear function of X equals one of Y.
     """
     if ratio is not None:
         return _estimate(x, y, ratio, random_state)

@@ -20,7 +20,7 @@ from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.random import derive_seed, initial_weights
 
 #: Margin of the times at degenerate ends of a path
-EPS = 1e-5
+T_MARGIN = 1e-5
 #: Distinct times in a batch of a ``GaussianNet``
 NUM_TIMES = 8
 #: Gauss-Legendre nodes in t rather than arc length, since the marginal time score is regular at
@@ -152,8 +152,8 @@ class TimeScores:
     def sampler(self) -> TimeSampler:
         """Sampler of training times."""
         if self.is_matrix:
-            return SharedTimes(self.path, EPS, NUM_TIMES)
-        return UniformTime(self.path, EPS)
+            return SharedTimes(self.path, T_MARGIN, NUM_TIMES)
+        return UniformTime(self.path, T_MARGIN)
 
     def build(self, pair: DensityPair, seed: int, device: str) -> TimeScoreRatio:
         """Return an untrained estimator, whose initial weights depend only on the seed."""
@@ -165,9 +165,9 @@ class TimeScores:
             path.c = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
         elif self.sigma is not None:  # c of the paper is the second moment of (x1 - x0) / sigma
             path.c = self.sigma**2
-        model = time_score_net(net.to(device), path, EPS, prediction="raw", time_input="time")
+        model = time_score_net(net.to(device), path, T_MARGIN, prediction="raw", time_input="time")
         weighting = WEIGHTINGS[self.weighting]
-        return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting, 0.0, EPS))
+        return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting, 0.0, T_MARGIN))
 
 
 def methods_of(sigma: float | None) -> dict[str, TimeScores]:

@@ -86,8 +86,7 @@ class ProbabilityFlowSampler(FlowSampler):
         with torch.no_grad():
             x = denoised(model, state.x, model.score(state.x, end), end)
         nfe = backward * counter.nfe + model.score_cost(end)
-        frame = Frame(x, self.num_steps, self.num_steps, nfe)
-        yield frame._replace(log_density=log_density)
+        yield Frame(x, self.num_steps, self.num_steps, nfe, log_density=log_density)
 
 
 @configuration

@@ -124,8 +124,15 @@ def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> AnyRun:
     named = [named_checkpoint(output_dir, name)]
     for folder in reversed(checkpoints(output_dir)) if name == LATEST else named:
         place = folder / STATE / TRAINER_FILE
+        try:
+            data = files.read_json(place)
+        except UserError:
+            continue
+        check_version(data, folder)
+        settings = data.get("settings")
         with suppress(UserError):
-            return from_dict(kind, files.read_json(place).get("settings", {}).get("train"), place)
+            recorded = settings.get("train") if isinstance(settings, dict) else None
+            return from_dict(kind, recorded, place)
     raise UserError(
         f"{output_dir} has no intact checkpoint to resume from. Start a new run with "
         "--overwrite_output_dir."
@@ -229,14 +236,19 @@ def collect(trainer: "Trainer", losses: "Tensor") -> "tuple[dict[str, Tensor], d
     return {**tensors, "pending": losses}, asdict(now)
 
 
-def load(trainer: "Trainer", folder: Path) -> None:
-    """Resume the run of a trainer from a checkpoint."""
-    place = folder / STATE / TRAINER_FILE
-    data = files.read_json(place)
+def check_version(data: dict[str, Any], folder: Path) -> None:
+    """Raise a UserError for the record of a checkpoint of another version."""
     if data.get("format_version") != FORMAT_VERSION:
         raise UserError(
             f"{folder} was written by another version of ebm_app. Resume it with that version."
         )
+
+
+def load(trainer: "Trainer", folder: Path) -> None:
+    """Resume the run of a trainer from a checkpoint."""
+    place = folder / STATE / TRAINER_FILE
+    data = files.read_json(place)
+    check_version(data, folder)
     saved, model = from_dict(Progress, data, str(place)), trainer.ebm
     check_same_run(saved, trainer.now, folder)
     tensors = files.read_tensors(folder / STATE / TENSORS_FILE)

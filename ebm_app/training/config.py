@@ -100,8 +100,8 @@ class FolderFlags:
 class Run(FolderFlags):
     """Settings of the training loop. Steps are optimizer steps; batch sizes are per process.
 
-    The length of a run is set in steps or minutes. Settings with default None are derived from the
-    number of steps, see ``complete``.
+    The length of a run is set in steps or minutes. Warm-up, weight averaging, validations and
+    checkpoints that are None are derived from the number of steps, see ``complete``.
     """
 
     max_train_steps: PositiveInt | None = setting("number of optimizer steps", None)
@@ -283,8 +283,8 @@ def one_length(base: AnyRun, run: AnyRun) -> AnyRun:
 
 
 def as_default(recorded: AnyRun) -> AnyRun:
-    """Return a recorded run as the default of another one, without its output folder, device and
-    start."""
+    """Return a recorded run as the default of another run, with the fields ``OWN`` reset to their
+    defaults."""
     own = [item for item in dataclasses.fields(recorded) if item.name in OWN]
     return replace(recorded, **{item.name: item.default for item in own})
 

@@ -150,7 +150,6 @@ def build_trainer(
         config,
         run_settings(config, ebm, batches.digest()),
         second_estimator="time_integral",
-        output_dir=config.output_dir,
     )
 
 
@@ -297,16 +296,17 @@ def train(
     folder = Path(check_argument(str | os.PathLike, "output_dir", output_dir))
     check_argument(str, "dataset", dataset), check_argument(Flow | None, "flow", flow)
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
-    flow = latent_flow(settings.get("init_from")) if flow is None else flow
     settings = {"classes": "none" if labels is None else "all", **settings, "output_dir": folder}
     if name := settings.get("resume_from_checkpoint"):
         recorded = recorded_run(Train, folder, name)
         config = resumed(recorded, with_settings(recorded, settings))
+        if flow is None and config.space != "ambient":
+            of_flow, of_model = config.flow, config.init_from
+            flow = Flow.from_pretrained(of_flow) if of_flow else latent_flow(of_model)
     else:
-        size, space = (
-            settings.get("size", "small"),
-            "ambient" if flow is None else flow.config.space,
-        )
+        flow = latent_flow(settings.get("init_from")) if flow is None else flow
+        space = "ambient" if flow is None else flow.config.space
+        size = settings.get("size", "small")
         base = recipe(dataset, data.image_shape, data.num_levels, size, space)
         config = with_settings(base, settings)
     with torch.random.fork_rng(range(torch.cuda.device_count())):

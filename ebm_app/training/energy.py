@@ -38,7 +38,7 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.tensors import expand_like, standard_error, sum_except_batch
 
-#: Min gain of the Stein head in the loss; the gain vanishes at t = 0
+#: Lower bound on the coefficient b_t of the Stein head, which vanishes at t = 0
 MIN_GAIN = 1e-3
 #: Max images whose grey levels define the base of the network
 BASE_IMAGES = 10_000
@@ -106,7 +106,6 @@ def build_trainer(
         config,
         run_settings(config, ebm, batches.digest()),
         second_estimator="energy",
-        output_dir=config.output_dir,
     )
 
 

@@ -17,7 +17,7 @@ from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.folders import check_weights, load_weights
 from ebm_app.training import checkpoint
-from ebm_app.training.config import CONSTANT, SCHEDULES, AnyRun, Run, changes_of
+from ebm_app.training.config import CONSTANT, SCHEDULES, AnyRun, Run, changes_of, complete
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.timing import plan_by_time
@@ -49,7 +49,8 @@ FREE_WITH_EARLY = FREE | {"early", "num_classes"}
 
 
 def check_run(config: Run, data: ImageData) -> None:
-    """Raise a UserError for settings or data that no run can use."""
+    """Raise a UserError for invalid settings of the training loop, or fewer than 2 validation
+    images."""
     choose("optimizer", config.optimizer, OPTIMIZERS)
     choose("lr_scheduler", config.lr_scheduler, SCHEDULES)
     trackers = ["jsonl", "all", *map(str, get_available_trackers())]
@@ -129,7 +130,7 @@ def start_or_resume(
     on_main(accelerator, partial(checkpoint.prepare_folder, config.output_dir, overwrite))
     if config.max_train_steps is None:
         config = plan_by_time(accelerator, config, make_trainer, began)
-    return make_trainer(config)
+    return make_trainer(complete(config, config.max_train_steps))
 
 
 def resume_run(trainer: Trainer, name: str) -> None:

@@ -78,7 +78,6 @@ class Trainer:
         config: settings of the run, with a number of steps.
         settings: settings that must not change when the run is resumed, as JSON data.
         second_estimator: name of the second estimator of a validation.
-        output_dir: folder of the run.
 
     Attributes:
         now: progress of the run.
@@ -97,13 +96,12 @@ class Trainer:
         config: Run,
         settings: dict[str, Any],
         second_estimator: str,
-        output_dir: Path = Path(),
     ) -> None:
         from diffusers.training_utils import EMAModel  # slow to import
 
         self.accelerator, self.ebm, self.batches = accelerator, ebm, batches
         self.config = config = complete(config, config.max_train_steps)
-        self.second_estimator, self.output_dir = second_estimator, output_dir
+        self.second_estimator, self.output_dir = second_estimator, config.output_dir
         self.parameters = [weight for weight in ebm.parameters() if weight.requires_grad]
         rates = {"lr": config.learning_rate, "weight_decay": config.adam_weight_decay}
         optimizer = OPTIMIZERS[config.optimizer](self.parameters, **rates, fused=True)
@@ -111,7 +109,7 @@ class Trainer:
         self.wrapped_loss, self.optimizer = accelerator.prepare(self.loss, optimizer)
         self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
         self.signals = StopSignals(accelerator)
-        self.metrics = MetricsLog(accelerator, output_dir, config)
+        self.metrics = MetricsLog(accelerator, self.output_dir, config)
         self.validation = validation[: config.validation_images]
         self.noise = dequantisation_noise(config.validation_repeats, self.validation, config.seed)
         self.now = checkpoint.Progress(settings, batches.size)

@@ -42,7 +42,7 @@ def resolve_device(name: str) -> str:
 
 
 def has_bfloat16(device: str) -> bool:
-    """Whether "cpu" or "cuda" has bfloat16 instructions, on CPUs AVX-512-BF16 or AMX. Other CPUs
+    """Whether "cpu" or "cuda" has bfloat16 instructions (on CPUs: AVX-512-BF16 or AMX). Other CPUs
     emulate them."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)

@@ -45,7 +45,7 @@ def build(
 ) -> list[gr.Component]:
     """Add the section below the score, and return its outputs, which are computed after each of
     the ``events``."""
-    with gr.Accordion("How the number is computed", open=True):
+    with gr.Accordion("Second estimate: the integral of the time score", open=True):
         gr.Markdown(HINT)
         with gr.Row():
             with gr.Column(scale=3, min_width=320):

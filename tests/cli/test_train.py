@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, call, error_of
+from conftest import GREY, TINY, call, error_of
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -121,6 +121,19 @@ def test_config_of_another_data_set_keeps_no_resolution(capsys, tmp_path, image_
     assert call(train, *flags) == 0
     taken = json.loads(capsys.readouterr().out)["train"]
     assert taken["resolution"] is None and taken["label_column"] is None
+
+
+def test_latent_run_finds_the_flow_of_its_initial_model(tmp_path, capsys):
+    EBM(replace(GREY, space="gaussian")).save_pretrained(tmp_path / "latent")
+    started = replace(DIGITS, init_from=str(tmp_path / "latent"), space="gaussian")
+    for flags in (started, replace(started, init_from=None)):  # the second one resumes it
+        assert train.load(started, flags)[1].config.space == "gaussian"
+    pixels = replace(DIGITS, init_from="digits")
+    assert train.load(pixels, pixels)[1] is None
+    (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": to_dict(started)}}))
+    flags = ["--config", tmp_path / "run.json", "--space", "ambient", "--dry_run", *TINY]
+    assert call(train, *flags) == 0
+    assert json.loads(capsys.readouterr().out)["train"]["init_from"] is None
 
 
 def test_run_is_replaced_only_on_request(capsys, run):

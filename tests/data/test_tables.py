@@ -247,3 +247,13 @@ def test_one_colour_image_makes_an_array_rgb():
     assert images.shape == (6, 3, 8, 8) and torch.equal(images[5], TENSOR[5])
     assert (images[:5] == images[:5, :1]).all()
     assert as_images(GREY).images.shape == (60, 1, 8, 8)
+
+
+def test_negative_labels_are_unknown():
+    data = table(image=GREY, label=[-2, *range(2), *[-1] * 57])
+    images, labels, _, names = as_images(data)
+    assert names == ("0", "1") and labels[:4].tolist() == [-1, 0, 1, -1]
+
+
+def test_labels_of_pairs_are_numbers():
+    assert "labels" in error_of(as_images, [(picture, "cat") for picture in GREY])

@@ -55,7 +55,11 @@ def test_guidance_mixes_conditional_and_free_densities():
     free = model(x, t)
     for guidance_scale in (0.0, 1.0, 1.5):
         density = density_of(model, 64).conditioned_on(labels, guidance_scale)
-        assert density.score_cost(0.6) == (1 if guidance_scale == 1 else 2)
+        factor = 1 if guidance_scale == 1 else 2
+        assert density.score_cost(0.6) == factor
+        plain = density_of(model, 64).log_density_cost(0.6)
+        assert density.log_density_cost(0.6) == factor * plain
+        assert density.gradient_cost(0.6) == 2 * factor * plain
         score = torch.lerp(free.score, conditional.view(x.shape), guidance_scale)
         assert torch.allclose(density.output(x, t).score, score)
         expected = torch.lerp(free.components, components, guidance_scale)
@@ -120,7 +124,7 @@ def test_early_network_must_fit_image_and_path():
     small = UNetConfig((8,), norm_num_groups=4)
     settings = {"net": small, "path": PathConfig("vp"), "early": EarlyConfig(small)}
     config = EBMConfig("images", (1, 9, 8), 17, **settings)
-    assert "patches of 2 pixels" in error_of(EBM, config)
+    assert "patch size 2" in error_of(EBM, config)
 
 
 @pytest.mark.process

@@ -11,7 +11,7 @@ from exact import F64, ExactBridge, generator, normal
 
 from ebm_app import CTSMRatio
 from ebm_app.ratios import ctsm
-from ebm_app.ratios.ctsm import EPS, SIGMA, Bridge
+from ebm_app.ratios.ctsm import SIGMA, T_MARGIN, Bridge
 from ebm_app.ratios.gaussians import GaussianRatio
 from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
@@ -55,7 +55,9 @@ def test_untrained_time_score_is_that_of_two_gaussians():
         torch.tensor(stds, dtype=F64)[:, None].square().expand(2, 3),
     )
     x, t = normal((20, 3)), torch.full((20,), 0.3, dtype=F64)
-    exact = ExactBridge(ctsm.SchrodingerBridgePath(SIGMA), EPS, *zip(means, stds, strict=True))
+    exact = ExactBridge(
+        ctsm.SchrodingerBridgePath(SIGMA), T_MARGIN, *zip(means, stds, strict=True)
+    )
     expected = exact.time_score(x, t).float()
     found = Bridge(base)(x.float(), t.float()).sum(1)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -1,5 +1,6 @@
 """Resume from the last checkpoint, an earlier one, or past a damaged one."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,25 @@ def test_best_model_loads_after_a_changed_setting(run, monkeypatch):
     monkeypatch.setattr(Trainer, "fit", Mock(side_effect=UserError("killed")))
     assert "killed" in error_of(train, IMAGES, run, **changed)
     assert EBM.from_pretrained(run).config.num_nodes == 16
+
+
+def test_record_has_the_derived_settings_and_an_extension_keeps_them(tmp_path):
+    names = ("lr_warmup_steps", "ema_decay", "validation_steps", "checkpointing_steps")
+    settings = {**SMALL, "num_levels": 17, "lr_scheduler": "constant_with_warmup"}
+    train(IMAGES, tmp_path, **settings, max_train_steps=20)
+    recorded = read_json(tmp_path / "run.json")["settings"]["train"]
+    assert all(recorded[name] is not None for name in names)
+    train(IMAGES, tmp_path, **settings, max_train_steps=40, resume_from_checkpoint="latest")
+    longer = read_json(tmp_path / "run.json")["settings"]["train"]
+    assert [longer[name] for name in names] == [recorded[name] for name in names]
+
+
+def test_checkpoint_of_another_version_is_named(run):
+    path = run / "checkpoint-12" / "state" / "trainer.json"
+    for changed in ({"format_version": 0}, {"settings": []}):
+        path.write_text(json.dumps(read_json(path) | changed))
+        message = error_of(train, IMAGES, run, **LATEST)
+        assert "another version" in message and "--overwrite_output_dir" not in message
 
 
 def test_energy_network_resumes_exactly(script, tmp_path):
