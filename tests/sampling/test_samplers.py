@@ -6,7 +6,16 @@ from functools import partial
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, ExactDensity, ExactModel, density_of, generator, normal, two_modes
+from exact import (
+    F64,
+    ExactDensity,
+    ExactModel,
+    density_of,
+    generator,
+    normal,
+    two_modes,
+    z_score,
+)
 from scipy import stats
 
 from ebm_app.likelihood import ProbabilityFlowDensity
@@ -153,6 +162,15 @@ def test_samples_of_a_mixture_match_exact_samples(sampler):
     heavy = torch.softmax(model.modes(x, 1 - 1e-4)[0], 0)[0].mean().item()
     assert math.isclose(heavy, 0.9, abs_tol=0.02)
     assert all(smallest_p_value(other, data) < 1e-3 for other in (1.06 * x, x.abs(), x + 0.06))
+
+
+def test_time_scores_alone_sample_a_gaussian():
+    """Annealed HMC on the time integral, with its gradient and its energy."""
+    density, x0 = gaussian(head=0, nodes=8), normal((600, 2))
+    exact = density.model.exact_score(x0, torch.tensor([0.5], dtype=F64))
+    assert (density.score(x0, 0.5) - exact).abs().max() < 1e-6
+    x = run(AnnealedHMC(score="integral", acceptance="energy"), density, x0, 4)[-1].x
+    assert z_score(x, MEAN) < 4 and x.std().item() == pytest.approx(STD, rel=0.08)
 
 
 @pytest.mark.parametrize("sampler", [AnnealedHMC, ProbabilityFlowSampler, DPMSampler])
