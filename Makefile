@@ -21,7 +21,7 @@ lock: $(SETUP)
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//; /@/d' > build/installed.txt
 	$(BIN)/pip-compile --quiet --extra ui --strip-extras --no-annotate --no-header --no-emit-index-url \
 	  --no-emit-find-links --constraint build/installed.txt --output-file build/constraints.txt pyproject.toml
-	sed '/^ebm/d; /^#/d' build/constraints.txt > constraints.txt
+	sed '/^ebm/d; /^#/d; /^$$/d' build/constraints.txt > constraints.txt
 
 .venv/.docs: $(SETUP)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
