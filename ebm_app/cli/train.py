@@ -68,23 +68,12 @@ def load(config: Train, flags: Train) -> "tuple[ImageData, Flow | None]":
     """Return the data set of a run, and the flow of its latent space, if any: that of the flag
     --flow, of the initial model, or of the recorded run."""
     # slow to import, and not needed for --help
-    from ebm_app.data.images import load_images
-    from ebm_app.flow import Flow
-    from ebm_app.training.ebm import latent_flow
+    from ebm_app.training.ebm import flow_of_run, latent_flow
 
-    data = load_images(
-        config.dataset,
-        config.data_root,
-        config.download,
-        config.resolution,
-        skip_bad=config.skip_bad,
-        image_column=config.image_column,
-        label_column=config.label_column,
-    )
-    if flags.flow or (config.flow and not flags.init_from):
-        return data, Flow.from_pretrained(config.flow)
-    is_latent = flags.init_from or config.space != "ambient"
-    return data, latent_flow(config.init_from) if is_latent else None
+    data = config.load_data()
+    if flags.init_from and not flags.flow:
+        return data, latent_flow(flags.init_from)
+    return data, flow_of_run(config)
 
 
 def read_config(path: Path) -> Train:

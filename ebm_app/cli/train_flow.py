@@ -42,7 +42,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     import torch
     from tqdm.auto import tqdm
 
-    from ebm_app.data.images import load_images
     from ebm_app.data.levels import dequantise
     from ebm_app.flow import Flow, FlowConfig
     from ebm_app.likelihood.noise import dequantisation_noise
@@ -54,15 +53,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     from ebm_app.utils.tensors import standard_error
 
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
-    data = load_images(
-        args.dataset,
-        args.data_root,
-        args.download,
-        args.resolution,
-        skip_bad=args.skip_bad,
-        image_column=args.image_column,
-        label_column=args.label_column,
-    )
+    data = args.load_data()
     prepare_folder(args.output_dir, args.overwrite_output_dir)
     output, num_levels = Output(args.output_dir / RUN_FILE, args), data.num_levels
     output.data["images"] = data.summary()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from annotated_types import Len
 from tyro.conf import Positional
@@ -45,6 +45,9 @@ from ebm_app.utils.fields import (
 )
 from ebm_app.utils.registry import choose
 
+if TYPE_CHECKING:
+    from ebm_app.data.images import ImageData
+
 #: Schedule that is independent of the length of the run until the final decay
 CONSTANT = "constant_with_warmup"
 #: Names of ``--lr_scheduler``
@@ -69,7 +72,18 @@ AnyRun = TypeVar("AnyRun", bound="Run")
 
 
 @configuration(kw_only=True)
-class DataFlags:
+class SourceFlags:
+    """Flags of how a training run reads its data set."""
+
+    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
+    download: bool = setting("download the data set if it is missing", False)
+    skip_bad: bool = setting("skip files of a folder that are not readable images", False)
+    image_column: str | None = setting("column of images, if a data set has several", None)
+    label_column: str | None = setting("column of labels, if a data set has several", None)
+
+
+@configuration(kw_only=True)
+class DataFlags(SourceFlags):
     """Flags of the data set of a training run."""
 
     dataset: str = setting(
@@ -77,12 +91,21 @@ class DataFlags:
         "Face data set, by its folder or its name on the hub)",
         "digits",
     )
-    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
-    download: bool = setting("download the data set if it is missing", False)
-    skip_bad: bool = setting("skip files of a folder that are not readable images", False)
     resolution: Side | None = setting("side to which images of a folder are resized", None)
-    image_column: str | None = setting("column of images, if a data set has several", None)
-    label_column: str | None = setting("column of labels, if a data set has several", None)
+
+    def load_data(self) -> "ImageData":
+        """Load the data set, see ``load_images``."""
+        from ebm_app.data.images import load_images  # slow to import
+
+        return load_images(
+            self.dataset,
+            self.data_root,
+            self.download,
+            self.resolution,
+            skip_bad=self.skip_bad,
+            image_column=self.image_column,
+            label_column=self.label_column,
+        )
 
 
 @configuration(kw_only=True)
@@ -231,16 +254,11 @@ class Train(DataFlags, Run):
 
 
 @configuration(kw_only=True)
-class TrainEnergy(Run):
+class TrainEnergy(Run, SourceFlags):
     """Settings of ``train/energy.py``."""
 
     model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
     dataset: str | None = setting("data set; if not given, the model's", None)
-    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
-    download: bool = setting("download the data set if it is missing", False)
-    skip_bad: bool = setting("skip files of a folder that are not readable images", False)
-    image_column: str | None = setting("column of images, if a data set has several", None)
-    label_column: str | None = setting("column of labels, if a data set has several", None)
     max_train_steps: PositiveInt | None = setting("number of optimizer steps", 4500)
     train_batch_size: BatchSize = setting("images per batch and process", 64)
     optimizer: str = setting("adam, or muon (orthogonalised momentum for matrices)", "muon")

@@ -230,6 +230,14 @@ def make_space(name: str, data: ImageData, flow: Flow | None) -> Space:
     return flow.space
 
 
+def flow_of_run(config: Train) -> Flow | None:
+    """Return the flow of a run in a latent space, that of ``flow`` or of its initial model, or
+    None."""
+    if config.flow:
+        return Flow.from_pretrained(config.flow)
+    return None if config.space == "ambient" else latent_flow(config.init_from)
+
+
 def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
     """Return the flow of a model in a latent space, or None for a model of pixels or no model.
 
@@ -300,9 +308,7 @@ def train(
     if name := settings.get("resume_from_checkpoint"):
         recorded = recorded_run(Train, folder, name)
         config = resumed(recorded, with_settings(recorded, settings))
-        if flow is None and config.space != "ambient":
-            of_flow, of_model = config.flow, config.init_from
-            flow = Flow.from_pretrained(of_flow) if of_flow else latent_flow(of_model)
+        flow = flow_of_run(config) if flow is None else flow
     else:
         flow = latent_flow(settings.get("init_from")) if flow is None else flow
         space = "ambient" if flow is None else flow.config.space
