@@ -10,10 +10,13 @@ machine.
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from ebm_app.cli.command_line import parse, wants_help, without_help
 from ebm_app.training.checkpoint import recorded_run, refuse_to_overwrite
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train a model; return the metrics on the main process, and None on others."""
+    began = time.perf_counter() - (seconds_since_start() if argv is None else 0.0)
     words = list(sys.argv[1:] if argv is None else argv)
     first = parse(Train, __doc__, without_help(words))  # determines where the defaults come from
     if not (first.resume_from_checkpoint or first.overwrite_output_dir or first.dry_run):
@@ -61,7 +65,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         return None
     from ebm_app.training.ebm import train_ebm  # slow to import
 
-    return train_ebm(config, data, flow)
+    return train_ebm(config, data, flow, began)
+
+
+def seconds_since_start() -> float:
+    """Return the age of this process in seconds."""
+    return time.time() - psutil.Process().create_time()
 
 
 def load(config: Train, flags: Train) -> "tuple[ImageData, Flow | None]":

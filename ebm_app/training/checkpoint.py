@@ -19,7 +19,8 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE
-from ebm_app.training.config import CONSTANT, FREE, OWN, SPLIT, AnyRun, changes_of
+from ebm_app.training.config import FREE, OWN, SPLIT, AnyRun, Run, changes_of
+from ebm_app.training.schedule import WSD, decay_share, progress
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE, files
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import STRICT, Count, from_dict
@@ -37,7 +38,7 @@ PENDING = ".tmp"
 TRAINER_FILE, TENSORS_FILE = "trainer.json", "trainer.safetensors"
 BEST_FILE = "best.safetensors"
 #: Version of the folder ``state``
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 #: Files at the top of an output folder
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 LATEST = "latest"
@@ -54,7 +55,12 @@ class Progress:
         loss: last logged loss, or None.
         seconds, core_seconds: wall-clock and CPU seconds of all training steps, without
             validation, summed over resumes; CPU seconds also over processes.
+        elapsed: seconds since the first step, with validations, summed over resumes.
+        progress, previous_progress: share of the run after the last step and the one before.
+        decay_began: step at which the learning rate began to decay, or None.
         validated: step of the last validation.
+        validation_images: number of validation images of a run in minutes, 0 for all.
+        validation_seconds, last_validation_seconds: time of all validations, and of the last one.
         best: metrics of the best model so far, or None.
         ema_step: number of updates of the averaged weights.
         scaler: state of the gradient scaler of fp16, or None.
@@ -67,7 +73,14 @@ class Progress:
     loss: float | None = None
     seconds: float = 0.0
     core_seconds: float = 0.0
+    elapsed: float = 0.0
+    progress: float = 0.0
+    previous_progress: float = 0.0
+    decay_began: Count | None = None
     validated: Count = 0
+    validation_images: Count = 0
+    validation_seconds: float = 0.0
+    last_validation_seconds: float = 0.0
     best: dict[str, int | float | None] | None = None
     ema_step: Count = 0
     scaler: dict[str, int | float] | None = None
@@ -250,7 +263,7 @@ def load(trainer: "Trainer", folder: Path) -> None:
     data = files.read_json(place)
     check_version(data, folder)
     saved, model = from_dict(Progress, data, str(place)), trainer.ebm
-    check_same_run(saved, trainer.now, folder)
+    check_same_run(saved, trainer.now, trainer.config, folder)
     tensors = files.read_tensors(folder / STATE / TENSORS_FILE)
     if trainer.accelerator.scaler is not None:
         trainer.accelerator.scaler.load_state_dict(saved.scaler)
@@ -270,14 +283,14 @@ def load(trainer: "Trainer", folder: Path) -> None:
         trainer.saved = saved.step
 
 
-def check_same_run(saved: Progress, now: Progress, folder: Path) -> None:
+def check_same_run(saved: Progress, now: Progress, config: Run, folder: Path) -> None:
     """Raise a UserError if the images, or settings that affect the weights, differ from those of
     a checkpoint."""
     free, runs = FREE | SPLIT | set(OWN), [run.settings["train"] for run in (saved, now)]
-    if runs[1]["lr_scheduler"] == CONSTANT and all(
-        saved.step <= run["max_train_steps"] - run["lr_decay_steps"] for run in runs
-    ):
-        free |= {"max_train_steps", "lr_decay_steps"}
+    if config.lr_scheduler == WSD and saved.decay_began in (None, saved.step):
+        share = progress(config, saved.step, saved.elapsed, 0.0)
+        if share <= 1 - decay_share(config):  # the rate has been constant so far
+            free |= {"max_train_steps", "max_train_minutes", "lr_decay_steps"}
     changes = changes_of(*runs, frozenset(free))
     changes += changes_of(saved.settings["ebm"], now.settings["ebm"], FREE)
     if saved.total_batch_size != now.total_batch_size:

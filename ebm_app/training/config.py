@@ -48,14 +48,6 @@ from ebm_app.utils.registry import choose
 if TYPE_CHECKING:
     from ebm_app.data.images import ImageData
 
-#: Schedule that is independent of the length of the run until the final decay
-CONSTANT = "constant_with_warmup"
-#: Names of ``--lr_scheduler``
-SCHEDULES = ("cosine", CONSTANT)
-#: Max default warm-up steps, and max default decay of the averaged weights
-LONGEST_WARMUP, MAX_DECAY = 100, 0.9999
-#: Default number of validations and checkpoints per run
-NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
 #: Fields of a run that a resumed run does not inherit
 OWN = ("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "config", "dry_run")
 OWN += ("device", "expect_processes")
@@ -123,30 +115,32 @@ class FolderFlags:
 class Run(FolderFlags):
     """Settings of the training loop. Steps are optimizer steps; batch sizes are per process.
 
-    The length of a run is set in steps or minutes. Warm-up, weight averaging, validations and
-    checkpoints that are None are derived from the number of steps, see ``complete``.
+    The length of a run is set in steps or minutes. Warm-up, decay, validations and checkpoints
+    that are None are shares of the run, see ``training.schedule``.
     """
 
     max_train_steps: PositiveInt | None = setting("number of optimizer steps", None)
     max_train_minutes: Positive | None = setting(
-        "minutes of training and validation, instead of --max_train_steps; the number of steps "
-        "is computed from the speed of the first steps",
+        "minutes of the run, instead of --max_train_steps: start-up, training and validation",
         None,
     )
     train_batch_size: BatchSize = setting("images per batch and process", 128)
     gradient_accumulation_steps: PositiveInt = setting("batches per optimizer step", 1)
     optimizer: str = setting("adam, or muon (orthogonalised momentum for matrices)", "adam")
     learning_rate: NonNegative = setting("peak learning rate", 2e-3)
-    lr_scheduler: str = setting("cosine or constant_with_warmup", "cosine")
+    lr_scheduler: str = setting("wsd (warm-up, stable, linear decay) or cosine", "wsd")
     lr_warmup_steps: Count | None = setting(
         "linear warm-up steps of the learning rate; if not given, a tenth of the run, at most 100",
         None,
     )
-    lr_decay_steps: Count = setting("final steps over which constant_with_warmup decays to 0", 0)
+    lr_decay_steps: Count | None = setting(
+        "final steps over which wsd decays to 0; if not given, the last quarter of the run", None
+    )
     adam_weight_decay: NonNegative = setting("decoupled weight decay", 0.0)
     max_grad_norm: Positive = setting("max norm of the gradients", 100.0)
-    ema_decay: Share | None = setting(
-        "decay of the saved averaged weights; if not given, 1 - 10 / steps, at most 0.9999", None
+    ema_decay: Share = setting(
+        "max decay of the saved averaged weights, which is (1 + n) / (10 + n) after n steps",
+        0.9999,
     )
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
         "auto (bf16 if the device supports it), no (float32), bf16 or fp16", "auto"
@@ -159,10 +153,12 @@ class Run(FolderFlags):
     )
     checkpoints_total_limit: PositiveInt = setting("max checkpoints to keep", 3)
     validation_steps: PositiveInt | None = setting(
-        "steps between validations; if not given, a tenth of the run", None
+        "steps between validations; if not given, a tenth of the run, less often if validations "
+        "take more than a tenth of the time",
+        None,
     )
     validation_images: AtLeastTwo = setting(
-        "max validation images; reduced if a validation exceeds 1/20 of --max_train_minutes", 1000
+        "max validation images; reduced if a validation exceeds 1/40 of --max_train_minutes", 1000
     )
     validation_repeats: Draws = setting("dequantisation draws per validation image", 4)
     num_preview_images: Count = setting("images sampled at each validation; 0 for none", 16)
@@ -264,7 +260,7 @@ class TrainEnergy(Run, SourceFlags):
     optimizer: str = setting("adam, or muon (orthogonalised momentum for matrices)", "muon")
     max_grad_norm: Positive = setting("max norm of the gradients", 1.0)
     validation_images: AtLeastTwo = setting(
-        "max validation images; reduced if a validation exceeds 1/20 of --max_train_minutes", 200
+        "max validation images; reduced if a validation exceeds 1/40 of --max_train_minutes", 200
     )
     validation_repeats: Draws = setting("dequantisation draws per validation image", 1)
     output_dir: Path = setting("folder of the run", Path("runs/energy"))
@@ -331,44 +327,3 @@ def _is_same(before: Any, now: Any) -> bool:
     if isinstance(before, float) and isinstance(now, float):
         return math.isclose(before, now, rel_tol=1e-9)
     return before == now
-
-
-def complete(config: AnyRun, num_steps: int) -> AnyRun:
-    """Return the settings of a run of ``num_steps`` steps, with defaults for warm-up, weight
-    averaging, validations and checkpoints that are None.
-
-    >>> complete(Train(ema_decay=0.9), 2000).lr_warmup_steps
-    100
-    >>> complete(Train(), 500).ema_decay
-    0.98
-    """
-    shares = {
-        "lr_warmup_steps": min(LONGEST_WARMUP, num_steps // 10),
-        "ema_decay": min(MAX_DECAY, max(0.0, 1 - 10 / num_steps)),
-        "validation_steps": math.ceil(num_steps / NUM_VALIDATIONS),
-        "checkpointing_steps": math.ceil(num_steps / NUM_CHECKPOINTS),
-    }
-    missing = {name: value for name, value in shares.items() if getattr(config, name) is None}
-    return replace(config, max_train_steps=num_steps, **missing)
-
-
-def learning_rate(config: Run, step: int) -> float:
-    """Return the learning rate of a step: linear warm-up, then either a half cosine to 0 at the
-    last step, or a constant rate and a linear decay to 0 over the last ``lr_decay_steps`` steps
-    (Hu et al. 2024, arXiv:2404.06395).
-
-    >>> config = Train(learning_rate=1.0, lr_warmup_steps=4, max_train_steps=8)
-    >>> learning_rate(config, 1), learning_rate(config, 4), round(learning_rate(config, 6), 3)
-    (0.25, 1.0, 0.5)
-
-    Args:
-        config: complete settings.
-    """
-    warmup, decay, last = config.lr_warmup_steps, config.lr_decay_steps, config.max_train_steps
-    rise = step / warmup if step < warmup else 1.0
-    if config.lr_scheduler == CONSTANT:
-        fall = min(1.0, (last - step) / decay) if decay else 1.0
-    else:
-        progress = max(0, step - warmup) / max(1, last - warmup)
-        fall = max(0.0, 0.5 * (1 + math.cos(math.pi * progress)))
-    return config.learning_rate * min(rise, fall)

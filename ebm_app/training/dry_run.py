@@ -1,7 +1,7 @@
 """Settings and cost of a run on this machine, without training it."""
 
-import math
 import resource
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,22 +13,24 @@ from ebm_app.data.images import ImageData
 from ebm_app.flow import Flow
 from ebm_app.nets.build import num_channels
 from ebm_app.nets.unet import NETS
-from ebm_app.training.config import Train, complete
+from ebm_app.training.config import Train
 from ebm_app.training.ebm import build_trainer, make_config
-from ebm_app.training.timing import UNPLANNED_STEPS, measure, plan
+from ebm_app.training.trainer import NUM_VALIDATIONS, Trainer
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.processes import make_accelerator
 
-#: Length in seconds for which the costs are measured
-MEASURED_BUDGET = 60.0
+#: Steps before the measurement, for compilation and memory allocation, and measured steps
+WARMUP_STEPS, MEASURED_STEPS = 2, 5
+#: Images of the measured validation
+FEW_IMAGES = 4
 
 
 def dry_run(config: Train, data: ImageData, flow: Flow | None) -> dict[str, Any]:
     """Measure a few steps and a validation on this machine, without writing files.
 
     Returns:
-        The complete settings of the run, and its cost: the weights and the operations per training
-        image of the network, seconds per step and per validation, minutes in total, and the peak
+        The settings of the run, and its cost: the weights and the operations per training image of
+        the network, seconds per step and per validation, steps and minutes in total, and the peak
         memory in GiB.
     """
     ebm_config = make_config(config, data, flow)
@@ -36,16 +38,15 @@ def dry_run(config: Train, data: ImageData, flow: Flow | None) -> dict[str, Any]
         config.mixed_precision, config.device, dynamo_backend=config.compile
     )
     config = replace(config, mixed_precision=accelerator.mixed_precision)
-    unplanned = complete(config, UNPLANNED_STEPS)
-    trainer = build_trainer(accelerator, unplanned, ebm_config, data, flow)
-    costs = measure(trainer, MEASURED_BUDGET)
+    trainer = build_trainer(accelerator, config, ebm_config, data, flow)
+    step = seconds_per_step(trainer)
+    validation = trainer.seconds_of_validation(FEW_IMAGES) / FEW_IMAGES * len(trainer.validation)
     if config.max_train_steps is None:
-        budget = 60 * config.max_train_minutes
-        config = plan(config, costs, budget, budget)
-    config = complete(config, config.max_train_steps)
-    num_images = min(config.validation_images, len(data.validation))
-    validation = costs.validation + num_images * costs.image
-    count = math.ceil(config.max_train_steps / config.validation_steps)
+        minutes = config.max_train_minutes
+        steps = round(60 * minutes / step)
+    else:
+        steps = config.max_train_steps
+        minutes = (steps * step + NUM_VALIDATIONS * validation) / 60
     if accelerator.device.type == "cuda":
         memory = torch.cuda.max_memory_allocated()
     else:
@@ -54,11 +55,24 @@ def dry_run(config: Train, data: ImageData, flow: Flow | None) -> dict[str, Any]
         "train": to_dict(config),
         "ebm": to_dict(ebm_config),
         **network_cost(ebm_config),
-        "seconds_per_step": costs.step,
+        "seconds_per_step": step,
         "seconds_per_validation": validation,
-        "minutes": (config.max_train_steps * costs.step + count * validation) / 60,
+        "steps": steps,
+        "minutes": minutes,
         "peak_memory_gib": memory / 2**30,
     }
+
+
+def seconds_per_step(trainer: Trainer) -> float:
+    """Return the mean time of a few training steps."""
+    for _ in range(WARMUP_STEPS):
+        trainer.train_step()
+    trainer.losses()  # waits for the device
+    begin = time.perf_counter()
+    for _ in range(MEASURED_STEPS):
+        trainer.train_step()
+    trainer.losses()
+    return (time.perf_counter() - begin) / MEASURED_STEPS
 
 
 def network_cost(config: EBMConfig) -> dict[str, int]:

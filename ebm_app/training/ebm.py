@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,24 +75,26 @@ NAMES = {
 }
 
 
-def train_ebm(config: Train, data: ImageData, flow: Flow | None = None) -> dict[str, Any] | None:
+def train_ebm(
+    config: Train, data: ImageData, flow: Flow | None = None, began: float | None = None
+) -> dict[str, Any] | None:
     """Train a model; return the metrics on the main process, and None on others.
 
     Args:
         config: settings of the run.
         data: the images.
         flow: flow whose latent space is used; None for the ambient space.
+        began: start of a run in minutes, a value of ``time.perf_counter()``. Default: now.
     """
-    began, ebm_config = time.perf_counter(), make_config(config, data, flow)
+    began = time.perf_counter() if began is None else began
+    ebm_config = make_config(config, data, flow)
     with open_run(config) as (accelerator, output):
         # accelerate's configuration file may set the precision
         config = replace(config, mixed_precision=accelerator.mixed_precision)
 
-        def make_trainer(config: Train) -> Trainer:
-            return build_trainer(accelerator, config, ebm_config, data, flow)
-
-        trainer = start_or_resume(accelerator, config, make_trainer, began)
-        figures = fit_and_report(trainer, data, output)
+        make_trainer = partial(build_trainer, accelerator, config, ebm_config, data, flow)
+        trainer = start_or_resume(accelerator, config, make_trainer)
+        figures = fit_and_report(trainer, data, output, began)
         if not accelerator.is_main_process:
             return None
         output.save(figures)

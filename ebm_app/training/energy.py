@@ -4,6 +4,7 @@ Stein score and the time score."""
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,9 @@ def train_energy(config: TrainEnergy, teacher: EBM, data: ImageData) -> dict[str
         config = replace(config, mixed_precision=accelerator.mixed_precision)
         refuse_compiler(accelerator)
 
-        def make_trainer(config: TrainEnergy) -> Trainer:
-            return build_trainer(accelerator, config, teacher, data)
-
-        trainer = start_or_resume(accelerator, config, make_trainer, began)
-        figures = fit_and_report(trainer, data, output)
+        make_trainer = partial(build_trainer, accelerator, config, teacher, data)
+        trainer = start_or_resume(accelerator, config, make_trainer)
+        figures = fit_and_report(trainer, data, output, began)
         noise = trainer.noise[:1]
         figures |= calibrate(accelerator, output.folder, trainer.validation, noise)
         if not accelerator.is_main_process:

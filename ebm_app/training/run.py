@@ -3,6 +3,7 @@
 import copy
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -17,10 +18,10 @@ from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.folders import check_weights, load_weights
 from ebm_app.training import checkpoint
-from ebm_app.training.config import CONSTANT, SCHEDULES, AnyRun, Run, changes_of, complete
+from ebm_app.training.config import Run, changes_of
 from ebm_app.training.metrics import save_training_figure
 from ebm_app.training.optimizers import OPTIMIZERS
-from ebm_app.training.timing import plan_by_time
+from ebm_app.training.schedule import SCHEDULES, WSD
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils import RUN_FILE
 from ebm_app.utils.errors import UserError
@@ -59,8 +60,13 @@ def check_run(config: Run, data: ImageData) -> None:
         raise UserError(
             "Neither --max_train_steps nor --max_train_minutes is set. Set the length of the run."
         )
-    if config.lr_decay_steps and config.lr_scheduler != CONSTANT:
-        raise UserError(f"--lr_decay_steps requires --lr_scheduler {CONSTANT}.")
+    if config.lr_decay_steps is not None and config.lr_scheduler != WSD:
+        raise UserError(f"--lr_decay_steps requires --lr_scheduler {WSD}.")
+    if config.lr_decay_steps is not None and config.max_train_steps is None:
+        raise UserError(
+            "--lr_decay_steps requires --max_train_steps. The decay of a run in minutes takes the "
+            "last quarter of its time."
+        )
     if (num := len(data.validation)) < 2:
         raise UserError(
             f"Expected at least 2 validation images for a standard error, got {num} in "
@@ -111,26 +117,16 @@ def run_settings(config: Run, ebm: EBM, digest: str) -> dict[str, Any]:
 
 
 def start_or_resume(
-    accelerator: Accelerator,
-    config: AnyRun,
-    make_trainer: Callable[[AnyRun], Trainer],
-    began: float,
+    accelerator: Accelerator, config: Run, make_trainer: Callable[[], Trainer]
 ) -> Trainer:
-    """Return the trainer of a new or resumed run.
-
-    Args:
-        make_trainer: builds a trainer of given settings.
-        began: seconds at which the run started, for a run in minutes.
-    """
+    """Return the trainer of a new or resumed run."""
     if config.resume_from_checkpoint:
-        trainer = make_trainer(config)
+        trainer = make_trainer()
         resume_run(trainer, config.resume_from_checkpoint)
         return trainer
     overwrite = config.overwrite_output_dir
     on_main(accelerator, partial(checkpoint.prepare_folder, config.output_dir, overwrite))
-    if config.max_train_steps is None:
-        config = plan_by_time(accelerator, config, make_trainer, began)
-    return make_trainer(complete(config, config.max_train_steps))
+    return make_trainer()
 
 
 def resume_run(trainer: Trainer, name: str) -> None:
@@ -152,15 +148,18 @@ def resume_run(trainer: Trainer, name: str) -> None:
         ebm.load_state_dict(trained)
 
 
-def fit_and_report(trainer: Trainer, data: ImageData, output: Output) -> dict[str, Any]:
-    """Train to the last step, with a record of the run. Return the metrics."""
+def fit_and_report(
+    trainer: Trainer, data: ImageData, output: Output, began: float
+) -> dict[str, Any]:
+    """Train to the end of the run, which began at ``began`` of ``time.perf_counter()``, with a
+    record of the run. Return the metrics."""
     is_main = trainer.accelerator.is_main_process
     output.data |= {"images": data.summary(), "settings": trainer.now.settings}
     if is_main:
         output.write(None)
         print(f"Training on {describe_devices(trainer.accelerator)}.", file=sys.stderr)
         print(data.describe(), file=sys.stderr)
-    figures = trainer.fit()
+    figures = trainer.fit(time.perf_counter() - began)
     if is_main:
         finite = {name: value for name, value in trainer.now.best.items() if value is not None}
         warn_of_disagreements(

@@ -1,9 +1,9 @@
 """Training loop of models on a path, based on accelerate.
 
-The batch of a step is a function of (seed, step), and the learning rate is a function of the step.
-The weights, their average, the optimizer state and the step therefore suffice to resume a run bit
-for bit with the same number of processes and accumulation steps. With other numbers, rounding and
-dropout noise differ.
+The batch of a step is a function of (seed, step), and the learning rate is a function of the step
+and the progress of the run. The weights, their average, the optimizer state and the progress
+therefore suffice to resume a run of given steps bit for bit with the same number of processes and
+accumulation steps. With other numbers, rounding and dropout noise differ.
 """
 
 import time
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
@@ -25,15 +26,21 @@ from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.objectives.regression import Objective
 from ebm_app.training import checkpoint
 from ebm_app.training.batches import Batches
-from ebm_app.training.config import Run, complete, learning_rate
+from ebm_app.training.config import Run
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS
+from ebm_app.training.schedule import WSD, decay_share, learning_rate, progress
 from ebm_app.utils import PREVIEWS
 from ebm_app.utils.errors import Interrupted, UserError
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.processes import StopSignals, sharded
 from ebm_app.utils.random import RowNoise, derive_seed
 from ebm_app.utils.tensors import standard_error
+
+#: Default number of validations and checkpoints per run
+NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
+#: Max share of the time spent on validations, and max share of a run in minutes spent on one
+VALIDATIONS_SHARE, VALIDATION_SHARE = 0.1, 0.015
 
 
 class Loss(nn.Module):
@@ -75,7 +82,7 @@ class Trainer:
         objective: its loss.
         batches: training batches.
         validation: validation images (N, C, H, W), uint8.
-        config: settings of the run, with a number of steps.
+        config: settings of the run.
         settings: settings that must not change when the run is resumed, as JSON data.
         second_estimator: name of the second estimator of a validation.
 
@@ -100,7 +107,7 @@ class Trainer:
         from diffusers.training_utils import EMAModel  # slow to import
 
         self.accelerator, self.ebm, self.batches = accelerator, ebm, batches
-        self.config = config = complete(config, config.max_train_steps)
+        self.config = config
         self.second_estimator, self.output_dir = second_estimator, config.output_dir
         self.parameters = [weight for weight in ebm.parameters() if weight.requires_grad]
         rates = {"lr": config.learning_rate, "weight_decay": config.adam_weight_decay}
@@ -116,28 +123,43 @@ class Trainer:
         self.pending: list[Tensor] = []
         self.saved: int | None = None
         self.start = (0, 0.0)
+        self.start_up = self.fit_began = 0.0
 
-    def fit(self) -> dict[str, Any]:
-        """Train to the last step and return the metrics. On a stop signal, save a checkpoint and
-        raise ``Interrupted``."""
-        total = self.config.max_train_steps
+    def fit(self, start_up: float = 0.0) -> dict[str, Any]:
+        """Train to the end of the run and return the metrics. On a stop signal, save a checkpoint
+        and raise ``Interrupted``.
+
+        Args:
+            start_up: seconds already spent, which count towards the time of a run in minutes.
+        """
+        self.start_up, self.fit_began = start_up, time.perf_counter() - self.now.elapsed
+        self.limit_validation(self.now.validation_images)
+        self.update_progress()
         hidden = not self.accelerator.is_main_process
-        bar = tqdm(total=total, initial=self.now.step, disable=hidden, desc="train", mininterval=1)
+        bar = tqdm(
+            total=self.expected_steps(),
+            initial=self.now.step,
+            disable=hidden,
+            desc="train",
+            mininterval=1,
+        )
         with bar, self.signals:
             self.metrics.start(self.now.step)
             try:
                 self.validate_if_due()  # the run may have been interrupted during a validation
-                while self.now.step < total:
+                while self.now.progress < 1:
                     begin, cores = time.perf_counter(), time.process_time()
                     self.train_step()
                     self.now.step += 1
-                    losses = self.losses() if self.is_due(self.config.logging_steps) else None
+                    self.now.previous_progress = self.now.progress
+                    self.update_progress()
+                    losses = self.losses() if self.is_due(self.config.logging_steps, 1) else None
                     self.count_time(begin, cores)
                     if losses is not None:
                         self.log(losses, bar)
                     bar.update()
                     self.validate_if_due()
-                    if self.is_due(self.config.checkpointing_steps):
+                    if self.is_due(self.config.checkpointing_steps, NUM_CHECKPOINTS):
                         self.save()
                     self.signals.check()
             except Interrupted as stop:
@@ -145,6 +167,8 @@ class Trainer:
                 raise
         return {
             "steps": self.now.step,
+            "decay_began": self.now.decay_began,
+            "seconds": self.start_up + self.now.elapsed,
             "loss": self.now.loss,
             "bits_per_dim": self.now.best["validation_bits_per_dim"],
             "stderr": self.now.best.get("validation_stderr"),
@@ -158,7 +182,7 @@ class Trainer:
         """Update the weights and their average by one step."""
         self.wrapped_loss.train()
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config, self.now.step)
+            group["lr"] = learning_rate(self.config, self.now.step, self.now.progress)
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         blocks = torch.arange(self.batches.size).split(self.config.train_batch_size)
         own_blocks = blocks[rank::world]  # one block per accumulation step
@@ -179,9 +203,39 @@ class Trainer:
         self.ema.step(self.parameters)
         self.pending.append(torch.cat(losses).mean())
 
-    def is_due(self, period: int) -> bool:
-        """Whether an action with this period is due; every action is due at the last step."""
-        return self.now.step % period == 0 or self.now.step == self.config.max_train_steps
+    def is_due(self, period: int | None, count: int) -> bool:
+        """Whether an action is due after this step: every ``period`` steps, or ``count`` times per
+        run if ``period`` is None. Every action is due at the end of the run."""
+        if self.now.progress >= 1:
+            return True
+        if period is not None:
+            return self.now.step % period == 0
+        return int(count * self.now.progress) > int(count * self.now.previous_progress)
+
+    def update_progress(self) -> None:
+        """Update the elapsed time and the progress, by the clock of the main process."""
+        now, config = self.now, self.config
+        elapsed = time.perf_counter() - self.fit_began
+        if config.max_train_steps is None:
+            elapsed = self.of_main(elapsed)
+        now.elapsed = elapsed
+        reserved = self.start_up + now.last_validation_seconds
+        now.progress = progress(config, now.step, elapsed, reserved)
+        if config.lr_scheduler == WSD and now.progress < 1 - decay_share(config):
+            now.decay_began = None
+        elif config.lr_scheduler == WSD and now.decay_began is None:
+            now.decay_began = now.step
+
+    def of_main(self, number: float) -> float:
+        """Return the number that the main process passes."""
+        if self.accelerator.num_processes == 1:
+            return number
+        value = torch.tensor(number, dtype=torch.float64, device=self.accelerator.device)
+        return broadcast(value).item()
+
+    def expected_steps(self) -> int | None:
+        """Return the number of steps of the run at its present speed, or None at its start."""
+        return round(self.now.step / self.now.progress) if self.now.step else None
 
     def count_time(self, begin: float, cores: float) -> None:
         """Add the time since ``begin``, and the CPU time since ``cores``, to those of the run."""
@@ -202,11 +256,12 @@ class Trainer:
         """Log the mean of the last losses, the learning rate and the speed."""
         self.check_finite(losses)
         self.now.loss = losses.mean().item()
-        rate = learning_rate(self.config, self.now.step)
+        rate = learning_rate(self.config, self.now.step, self.now.progress)
         speeds = {"images_per_second": self.speed(), "core_seconds": self.now.core_seconds}
         self.metrics.write(self.now.step, loss=self.now.loss, learning_rate=rate, **speeds)
         text = f"loss {self.now.loss:.4f}, {self.speed():.0f} images/s"
         bar.set_postfix_str(text, refresh=False)
+        bar.total = self.expected_steps()
 
     def speed(self) -> float:
         """Return the number of training images per second since the start or resume."""
@@ -236,10 +291,9 @@ class Trainer:
     def validate_if_due(self) -> None:
         """Validate the averaged weights if due, and save preview images and, if it is the best so
         far, the model."""
-        is_done = self.now.validated == self.now.step
-        if is_done or not self.is_due(self.config.validation_steps):
+        if self.now.validated == self.now.step or not self.is_validation_due():
             return
-        is_main = self.accelerator.is_main_process
+        is_main, begin = self.accelerator.is_main_process, time.perf_counter()
         with self.averaged_weights() as ebm:
             ebm.eval()
             metrics = self.validate()
@@ -257,6 +311,51 @@ class Trainer:
                 save_image(grid, self.output_dir / PREVIEWS / name)
                 self.metrics.draw(self.now.step, PREVIEWS, grid)
         self.accelerator.wait_for_everyone()
+        self.now.last_validation_seconds = self.of_main(time.perf_counter() - begin)
+        self.now.validation_seconds += self.now.last_validation_seconds
+
+    def is_validation_due(self) -> bool:
+        """Whether a validation is due. Without ``validation_steps``, this validation and the last
+        one must fit into ``VALIDATIONS_SHARE`` of the time, judged by the previous one."""
+        now, period = self.now, self.config.validation_steps
+        if not self.is_due(period, NUM_VALIDATIONS):
+            return False
+        if period is None and self.config.max_train_steps is None and not now.validation_images:
+            self.limit_validation(self.affordable_images())
+        if period is not None or now.progress >= 1:
+            return True
+        seconds = now.validation_seconds + 2 * now.last_validation_seconds
+        return seconds <= VALIDATIONS_SHARE * self.of_main(now.elapsed)
+
+    def affordable_images(self) -> int:
+        """Return the number of images of a validation that takes ``VALIDATION_SHARE`` of a run in
+        minutes, at least 2. More images are measured until their number dominates the time."""
+        num, seconds = 2, 0.0
+        budget = VALIDATION_SHARE * 60 * self.config.max_train_minutes
+        while num < len(self.validation):
+            seconds = self.of_main(self.seconds_of_validation(num))
+            if seconds > budget / 4:
+                return max(2, min(len(self.validation), int(num * budget / seconds)))
+            num *= 4
+        return len(self.validation)
+
+    def limit_validation(self, num_images: int) -> None:
+        """Validate on the first images only; 0 keeps all of them."""
+        if num_images:
+            self.validation = self.validation[:num_images]
+            self.noise = self.noise[:, :num_images]
+        self.now.validation_images = num_images
+
+    def seconds_of_validation(self, num_images: int) -> float:
+        """Return the seconds of a validation on ``num_images`` images."""
+        validation, noise = self.validation, self.noise
+        self.validation, self.noise = validation[:num_images], noise[:, :num_images]
+        self.ebm.eval()
+        begin = time.perf_counter()
+        self.validate()
+        seconds = time.perf_counter() - begin
+        self.validation, self.noise = validation, noise
+        return seconds
 
     def validate(self) -> dict[str, float]:
         """Return the validation loss, bits per dim and their standard error over images. All

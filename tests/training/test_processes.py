@@ -89,13 +89,14 @@ def test_two_processes_match_one_with_twice_the_batch(tmp_path, train, whole_run
             torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
 
 
-def test_processes_agree_on_the_plan_of_a_run_in_minutes(tmp_path, train):
+def test_run_in_minutes_has_equal_steps_on_all_processes(tmp_path, train):
     """Different numbers of steps would leave a process waiting for the other."""
     folder = tmp_path / "2"
     assert train(folder, "--max_train_minutes", "0.2", num=2, steps=[]) == 0
     record = read_json(folder / "run.json")
-    steps = record["settings"]["train"]["max_train_steps"]
-    assert record["figures"]["steps"] == steps and (folder / f"checkpoint-{steps}").is_dir()
+    steps, began = (record["figures"][name] for name in ("steps", "decay_began"))
+    assert (folder / f"checkpoint-{steps}").is_dir() and 0 < began < steps
+    assert record["figures"]["seconds"] == pytest.approx(12, abs=4)
 
 
 def killed(work, number):

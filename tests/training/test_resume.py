@@ -21,10 +21,8 @@ from conftest import (
 from safetensors.torch import save
 
 from ebm_app import EBM, train
-from ebm_app.training import timing
 from ebm_app.training.checkpoint import checkpoints, find_checkpoint
 from ebm_app.training.metrics import read_metrics
-from ebm_app.training.timing import Costs, measure
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import read_json
@@ -104,17 +102,6 @@ def test_best_model_loads_after_a_changed_setting(run, monkeypatch):
     assert EBM.from_pretrained(run).config.num_nodes == 16
 
 
-def test_record_has_the_derived_settings_and_an_extension_keeps_them(tmp_path):
-    names = ("lr_warmup_steps", "ema_decay", "validation_steps", "checkpointing_steps")
-    settings = {**SMALL, "num_levels": 17, "lr_scheduler": "constant_with_warmup"}
-    train(IMAGES, tmp_path, **settings, max_train_steps=20)
-    recorded = read_json(tmp_path / "run.json")["settings"]["train"]
-    assert all(recorded[name] is not None for name in names)
-    train(IMAGES, tmp_path, **settings, max_train_steps=40, resume_from_checkpoint="latest")
-    longer = read_json(tmp_path / "run.json")["settings"]["train"]
-    assert [longer[name] for name in names] == [recorded[name] for name in names]
-
-
 def test_checkpoint_of_another_version_is_named(run):
     path = run / "checkpoint-12" / "state" / "trainer.json"
     for changed in ({"format_version": 0}, {"settings": []}):
@@ -146,35 +133,3 @@ def test_energy_network_resumes_exactly(script, tmp_path):
 
 def test_other_images_are_refused(run):
     assert "other images" in error_of(train, 16 - IMAGES, run, **LATEST)
-
-
-def test_run_in_minutes_keeps_its_plan(tmp_path, monkeypatch):
-    """On a resume, and if its record is repeated by the number of steps. Steps are measured, then
-    planned as if each took 5 seconds."""
-
-    def measured(trainer, budget):
-        assert 0 < measure(trainer, 0.0).step < budget
-        return Costs(5.0, 0.5, 0.01)
-
-    monkeypatch.setattr(timing, "measure", measured)
-    minutes = {**SMALL, "num_levels": 17, "max_train_minutes": 2.0}
-    latest = {"resume_from_checkpoint": "latest"}
-    whole, part, again = (tmp_path / name for name in ("whole", "part", "again"))
-    train(IMAGES, whole, **minutes)
-    planned = read_json(whole / "run.json")["settings"]["train"]
-    steps = planned["max_train_steps"]
-    assert planned["max_train_minutes"] == 2 and 1 < steps < 24
-    shutil.copytree(whole, part)
-    shutil.rmtree(part / f"checkpoint-{steps}")
-    train(IMAGES, part, **minutes, **latest)
-    resumed = read_json(part / "run.json")["settings"]["train"]
-    changed = {"output_dir": str(part), "resume_from_checkpoint": "latest"}
-    assert resumed == planned | changed
-    names = ("output_dir", "resume_from_checkpoint", "dataset", "max_train_minutes")
-    repeated = {key: value for key, value in planned.items() if key not in names}
-    train(IMAGES, again, num_levels=17, **repeated)
-    rows = [rows_of(run) for run in (whole, part, again)]
-    assert rows[0] == rows[1] == rows[2]
-    assert all(equal_tensors(weights_of(run), weights_of(whole)) for run in (part, again))
-    other = {**minutes, **latest, "max_train_minutes": 9.0}
-    assert "max_train_minutes" in error_of(train, IMAGES, whole, **other)

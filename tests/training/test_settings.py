@@ -1,4 +1,4 @@
-"""Settings: recipes, recorded runs, and the settings of a user that replace theirs; plans."""
+"""Settings: recipes, recorded runs, the settings of a user that replace theirs, schedules."""
 
 import dataclasses
 
@@ -9,12 +9,9 @@ from ebm_app.config import EBMConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.config import (
-    CONSTANT,
     Train,
     TrainEnergy,
     as_default,
-    complete,
-    learning_rate,
     resumed,
     with_settings,
 )
@@ -28,7 +25,7 @@ from ebm_app.training.recipes import (
     network_settings,
     recipe,
 )
-from ebm_app.training.timing import Costs, plan
+from ebm_app.training.schedule import learning_rate
 
 DATA = load_images("digits")
 #: Data of the recipe for any images
@@ -91,27 +88,12 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
 
 def test_recorded_run_gives_the_defaults_of_a_resume():
     base = recipe("images", (1, 28, 28), 256)
-    recorded = complete(dataclasses.replace(base, mixed_precision="bf16", seed=3), 500)
+    recorded = dataclasses.replace(base, mixed_precision="bf16", seed=3)
     default = as_default(dataclasses.replace(recorded, overwrite_output_dir=True, device="cpu"))
     assert default == recorded  # without the start and the device of the recorded run
-    again = with_settings(default, {"mixed_precision": "auto", "ema_decay": None})
+    again = with_settings(default, {"mixed_precision": "auto", "lr_warmup_steps": None})
     assert resumed(recorded, again) == recorded
     assert resumed(recorded, with_settings(default, {"seed": 4})).seed == 4
-
-
-#: Steps, and the warmup, decay of the average, steps of validation and of a checkpoint
-OPEN = [(4000, 100, 0.9975, 400, 200), (200, 20, 0.95, 20, 10), (1, 0, 0.0, 1, 1)]
-OPEN += [(10**6, 100, 0.9999, 100_000, 50_000)]
-
-
-@pytest.mark.parametrize(("steps", "warmup", "decay", "validation", "checkpointing"), OPEN)
-def test_open_settings_follow_from_the_steps(steps, warmup, decay, validation, checkpointing):
-    config = complete(Train(), steps)
-    assert (config.max_train_steps, config.lr_warmup_steps) == (steps, warmup)
-    assert config.ema_decay == pytest.approx(decay)
-    assert (config.validation_steps, config.checkpointing_steps) == (validation, checkpointing)
-    chosen = complete(Train(lr_warmup_steps=900, ema_decay=0.5, max_train_steps=5), steps)
-    assert (chosen.lr_warmup_steps, chosen.ema_decay) == (900, 0.5)
 
 
 def test_steps_and_minutes_replace_each_other():
@@ -125,11 +107,6 @@ def test_steps_and_minutes_replace_each_other():
         run = with_settings(base, settings)
         assert (run.max_train_steps, run.max_train_minutes) == length
     assert "Use one" in error_of(with_settings, IMAGES, steps | minutes)
-    # the record of a run in minutes repeats its steps
-    recorded = complete(with_settings(IMAGES, minutes), 30)
-    assert with_settings(recorded, {"seed": 1}).max_train_steps == 30
-    assert with_settings(recorded, {"max_train_minutes": 3.0}).max_train_steps is None
-    assert with_settings(recorded, steps).max_train_minutes is None
 
 
 def test_recipe_of_images_fits_their_space():
@@ -144,12 +121,26 @@ def test_recipe_of_images_fits_their_space():
     assert input_frequencies(2) == (1.0,)
 
 
-def test_constant_rate_warms_up_and_decays():
-    settings = dict(learning_rate=1.0, lr_scheduler=CONSTANT, max_train_steps=20)
-    config = Train(**settings, lr_warmup_steps=4, lr_decay_steps=5)
-    rates = [learning_rate(config, step) for step in range(21)]
+def test_wsd_warms_up_stays_constant_and_decays():
+    config = Train(learning_rate=1.0, max_train_steps=20, lr_warmup_steps=4, lr_decay_steps=5)
+    rates = [learning_rate(config, step, step / 20) for step in range(21)]
     assert rates[:5] == [0.0, 0.25, 0.5, 0.75, 1.0] and set(rates[4:16]) == {1.0}
-    assert rates[15:] == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
+    assert rates[15:] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(4000, 100), (200, 20), (20, 2)])
+def test_schedule_defaults_are_shares_of_the_run(steps, warmup):
+    config = Train(learning_rate=1.0, max_train_steps=steps)
+    rates = [learning_rate(config, step, step / steps) for step in range(steps + 1)]
+    assert rates.index(1.0) == warmup
+    assert [step for step, rate in enumerate(rates) if rate == 1][-1] == 0.75 * steps
+    assert rates[round(0.9 * steps)] == pytest.approx(0.4) and rates[-1] == 0
+
+
+def test_cosine_falls_over_the_whole_run():
+    config = Train(learning_rate=1.0, lr_scheduler="cosine", lr_warmup_steps=0, max_train_steps=4)
+    rates = [learning_rate(config, step, step / 4) for step in range(5)]
+    assert rates == pytest.approx([1.0, 0.8535534, 0.5, 0.1464466, 0.0])
 
 
 def test_network_of_every_size_fits_the_images():
@@ -158,20 +149,3 @@ def test_network_of_every_size_fits_the_images():
         net = UNetConfig(**network_settings(SIZES[size], (3, side, side)))
         cost = network_cost(EBMConfig("mine", (3, side, side), 256, net=net))
         assert cost["weights"] == pytest.approx(1e6 * millions, rel=0.1)
-
-
-#: Settings, costs and planned validation images
-PLANS = [({}, Costs(0.5, 1.0, 0.1), 290), ({"validation_steps": 7}, Costs(0.5, 1.0, 0.1), 290)]
-PLANS += [({}, Costs(0.5, 5.0, 20.0), 2), ({}, Costs(0.01, 0.0, 0.0), 1000)]
-
-
-@pytest.mark.parametrize(("settings", "costs", "num_images"), PLANS)
-def test_planned_run_takes_the_time(settings, costs, num_images):
-    config = plan(Train(**settings), costs, 600.0, 500.0)
-    assert config.validation_images == num_images
-    steps, period = config.max_train_steps, config.validation_steps
-    count = steps // period + (steps % period > 0)
-    seconds = steps * costs.step + count * (costs.validation + num_images * costs.image)
-    assert seconds == pytest.approx(500, rel=0.02)
-    assert 1 <= count and (settings or count <= 10)
-    assert settings.items() <= vars(config).items()

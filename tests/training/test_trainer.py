@@ -15,8 +15,9 @@ from torch import nn
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.objectives.regression import OBJECTIVES
+from ebm_app.training import trainer
 from ebm_app.training.checkpoint import find_checkpoint, load
-from ebm_app.training.config import CONSTANT, with_settings
+from ebm_app.training.config import with_settings
 from ebm_app.training.ebm import build_trainer, make_config
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.optimizers import NEWTON_SCHULZ, OPTIMIZERS, Muon, orthogonalise
@@ -69,6 +70,70 @@ def finished(data, tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(run=run, result=run.fit(), folder=run.output_dir)
 
 
+class Clock:
+    """Clock of a simulated machine: training steps and validations take given seconds."""
+
+    def __init__(self, run, monkeypatch, step, validation=0.0):
+        self.now, self.run = 100.0, run
+        monkeypatch.setattr(trainer.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(run, "train_step", self.after(run.train_step, step))
+        monkeypatch.setattr(run, "validate", self.after(run.validate, validation))
+
+    def after(self, call, seconds):
+        def timed():
+            result = call()
+            self.now += seconds(self.run) if callable(seconds) else seconds
+            return result
+
+        return timed
+
+
+MINUTES = {"max_train_steps": None, "max_train_minutes": 2.0, "validation_steps": None}
+
+
+def test_run_in_minutes_takes_its_time_at_any_speed(data, tmp_path, monkeypatch):
+    """The machine becomes ten times faster in the middle of the run."""
+    run = make_trainer(data, tmp_path / "run", **MINUTES)
+    Clock(run, monkeypatch, lambda run: 10.0 if run.now.elapsed < 50 else 1.0)
+    result = run.fit(start_up=10.0)
+    assert result["seconds"] == pytest.approx(120, abs=1) and result["steps"] == 5 + 60
+    assert result["decay_began"] == 5 + 33  # 83 seconds after the start-up
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    rates = [row["learning_rate"] for row in rows if "learning_rate" in row]
+    assert rates[36] == run.config.learning_rate and rates[-1] == 0
+
+
+def test_validations_take_a_tenth_of_a_run_in_minutes(data, tmp_path, monkeypatch):
+    run = make_trainer(data, tmp_path / "run", **MINUTES, validation_images=10)
+    clock = Clock(run, monkeypatch, 0.5, validation=lambda run: 0.9 * len(run.validation))
+    result = run.fit()
+    assert clock.now - 100 == pytest.approx(120, abs=2) and run.now.validation_images == 2
+    assert run.now.validation_seconds <= 12 and result["steps"] > 200
+    assert len(run.noise[0]) == len(run.validation) == 2
+
+
+def test_resumed_run_in_minutes_takes_the_rest_of_its_time(data, tmp_path, monkeypatch):
+    settings = {**MINUTES, "checkpointing_steps": 20}
+    run = make_trainer(data, tmp_path / "run", **settings)
+    Clock(run, monkeypatch, 2.0)
+    assert run.fit()["steps"] == 60
+    shutil.rmtree(tmp_path / "run" / "checkpoint-60")
+    resumed = make_trainer(data, tmp_path / "run", **settings)
+    load(resumed, tmp_path / "run" / "checkpoint-40")
+    assert resumed.now.elapsed == 80
+    clock = Clock(resumed, monkeypatch, 4.0)
+    assert resumed.fit()["steps"] == 50 and clock.now == 140
+    assert resumed.now.decay_began == 43
+
+
+def test_slow_validations_are_left_out(data, tmp_path, monkeypatch):
+    run = make_trainer(data, tmp_path / "run", validation_steps=None, max_train_steps=20)
+    Clock(run, monkeypatch, 1.0, validation=40.0)
+    run.fit()
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if "validation_loss" in row] == [2, 20]
+
+
 def weights(run: Trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in run.parameters])
 
@@ -99,20 +164,19 @@ def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path, changes)
     assert without_speeds(rows[0]) == without_speeds(rows[1])
 
 
-def test_constant_rate_runs_can_be_extended(data, tmp_path, finished):
-    """The decay may be added on a resume, until it has begun."""
-    constant = {"lr_scheduler": CONSTANT, "checkpointing_steps": 2}
-    decaying = {**constant, "lr_decay_steps": 2, "max_train_steps": 4}
+def test_length_may_change_on_a_resume_before_the_decay(data, tmp_path, finished):
+    decaying = {"checkpointing_steps": 2, "lr_decay_steps": 2, "max_train_steps": 4}
     whole = make_trainer(data, tmp_path / "whole", **decaying)
-    whole.fit()
-    make_trainer(data, tmp_path / "part", max_train_steps=2, **constant).fit()
+    assert whole.fit()["decay_began"] == 2
+    constant = {**decaying, "lr_decay_steps": 0, "max_train_steps": 2}
+    make_trainer(data, tmp_path / "part", **constant).fit()
     longer = make_trainer(data, tmp_path / "part", **decaying)
     load(longer, tmp_path / "part" / "checkpoint-2")
     assert longer.fit()["steps"] == 4
     assert torch.equal(weights(whole), weights(longer))
     later = make_trainer(data, tmp_path / "whole", **{**decaying, "max_train_steps": 5})
     assert "max_train_steps" in error_of(load, later, tmp_path / "whole" / "checkpoint-4")
-    cosine = make_trainer(data, tmp_path / "a", max_train_steps=9)
+    cosine = make_trainer(data, tmp_path / "a", max_train_steps=9, lr_scheduler="cosine")
     assert "max_train_steps" in error_of(load, cosine, finished.folder / "checkpoint-8")
 
 
