@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 #: Kinds of model in config.json
 ENERGY_MODEL, FLOW = "energy model", "flow"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+#: Prefix of the names of the checkpoints in the folder of a run
+PREFIX = "checkpoint-"
 #: Index of a diffusers pipeline
 PIPELINE_FILE = "model_index.json"
 #: Patterns of the files to download
@@ -75,14 +78,17 @@ def config_digest(data: Mapping[str, Any]) -> str:
 
 
 def find_folder(name_or_path: str | os.PathLike) -> Path:
-    """Return the folder of a model, given its path, bundled name or hub id (downloaded).
+    """Return the folder of a model, given its path, bundled name or hub id (downloaded). For the
+    folder of a run without a validated model, return its last checkpoint.
 
     Raises:
         UserError: if there is no such model.
     """
     name = os.fspath(check_argument(str | os.PathLike, "name_or_path", name_or_path))
     if os.path.isdir(name):  # also true without read permission
-        return Path(name)
+        folder = Path(name)
+        saved = [] if (folder / CONFIG_FILE).exists() else checkpoints(folder)
+        return saved[-1] if saved else folder
     bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir())
     if name in bundled:
         return BUNDLED / name
@@ -92,6 +98,15 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
         f"There is no model '{shorten(name)}'. Use a folder with a {CONFIG_FILE}, a bundled name "
         f"({', '.join(bundled)}) or a hub id owner/name."
     )
+
+
+def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
+    """Return the checkpoints of a run whose names end with ``suffix``, oldest first."""
+    pattern = re.compile(PREFIX + r"(\d{1,12})" + re.escape(suffix))
+    matches = {folder: pattern.fullmatch(folder.name) for folder in output_dir.glob(PREFIX + "*")}
+    steps = {folder: int(match[1]) for folder, match in matches.items() if match}
+    folders = (folder for folder in steps if folder.is_dir() and not folder.is_symlink())
+    return sorted(folders, key=steps.get)
 
 
 def _download(repository: str) -> Path:

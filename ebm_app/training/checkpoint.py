@@ -8,7 +8,6 @@ This module does not import torch, so that a non-empty output folder is reported
 """
 
 import os
-import re
 import shutil
 import sys
 from collections import defaultdict
@@ -18,7 +17,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE
+from ebm_app.folders import CONFIG_FILE, PREFIX, WEIGHTS_FILE, checkpoints
 from ebm_app.training.config import FREE, OWN, SPLIT, AnyRun, Run, changes_of
 from ebm_app.training.schedule import WSD, decay_share, progress
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE, files
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from ebm_app.pretrained import PretrainedModel
     from ebm_app.training.trainer import Trainer
 
-PREFIX, STATE = "checkpoint-", "state"
+STATE = "state"
 #: Suffix of a checkpoint being written or deleted
 PENDING = ".tmp"
 #: Files of the folder ``state``
@@ -87,16 +86,6 @@ class Progress:
     format_version: int = FORMAT_VERSION
 
 
-def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
-    """Return the complete checkpoints of a run, oldest first. With the suffix ``PENDING``, return
-    the incomplete ones."""
-    pattern = re.compile(PREFIX + r"(\d{1,12})" + re.escape(suffix))
-    matches = {folder: pattern.fullmatch(folder.name) for folder in output_dir.glob(PREFIX + "*")}
-    steps = {folder: int(match[1]) for folder, match in matches.items() if match}
-    folders = (folder for folder in steps if folder.is_dir() and not folder.is_symlink())
-    return sorted(folders, key=steps.get)
-
-
 def refuse_to_overwrite(output_dir: Path) -> None:
     """Raise a UserError if ``output_dir`` already holds a run."""
     if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
@@ -119,8 +108,10 @@ def prepare_folder(output_dir: Path, overwrite: bool) -> None:
 
 
 def named_checkpoint(output_dir: Path, name: str) -> Path:
-    """Return the folder of a checkpoint, given its path or its name in ``output_dir``."""
-    return Path(name) if os.path.isdir(name) else output_dir / name
+    """Return the folder of a checkpoint, given its path, its name in ``output_dir``, or the folder
+    of a run for its last checkpoint."""
+    folder = Path(name) if os.path.isdir(name) else output_dir / name
+    return (checkpoints(folder) or [folder])[-1]
 
 
 def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> AnyRun:

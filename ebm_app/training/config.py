@@ -167,7 +167,7 @@ class Run(FolderFlags):
         "jsonl (only metrics.jsonl), a tracker of accelerate, or all", "jsonl"
     )
     resume_from_checkpoint: str | None = setting(
-        "checkpoint to resume from: latest or a path", None
+        "checkpoint to resume from: latest, a checkpoint, or the folder of a run", None
     )
     init_from: str | None = setting(
         "model that initialises the weights: folder, bundled name or hub id", None

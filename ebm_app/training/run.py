@@ -146,6 +146,8 @@ def resume_run(trainer: Trainer, name: str) -> None:
         load_weights(ebm, best)
         on_main(trainer.accelerator, lambda: ebm.save_pretrained(trainer.output_dir))
         ebm.load_state_dict(trained)
+    if trainer.accelerator.is_main_process:
+        print(f"Resumed at step {trainer.now.step} from {folder}.", file=sys.stderr)
 
 
 def fit_and_report(

@@ -4,10 +4,12 @@ import ctypes
 import os
 import signal
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any, Self, TypeVar
 
+import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -78,6 +80,8 @@ def make_accelerator(
         if os.environ.get(name, "").lower() == "true":
             raise UserError(f"{name} of accelerate is not supported. Use --multi_gpu instead.")
     device = resolve_device(device)
+    if device == "cpu":
+        warn_of_missing_processes()
     if mixed_precision is not None:
         mixed_precision = resolve_precision(mixed_precision, device)
         # otherwise the precision of the first Accelerator of a process is kept
@@ -91,6 +95,23 @@ def make_accelerator(
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         **options,
     )
+
+
+def warn_of_missing_processes() -> None:
+    """Warn if ``accelerate launch --num_processes N`` started one process, as it does on CPUs."""
+    launcher = psutil.Process().parent()
+    words = [] if launcher is None else launcher.cmdline()
+    if "launch" not in words or "WORLD_SIZE" in os.environ:
+        return
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--num_processes", "--num-processes", type=int, default=1)
+    expected = parser.parse_known_args(words)[0].num_processes
+    if expected > 1:
+        print(
+            f"accelerate launch started 1 process instead of {expected}, because it starts one on "
+            f"CPUs. Use torchrun --nproc_per_node {expected}.",
+            file=sys.stderr,
+        )
 
 
 def describe_devices(accelerator: Accelerator) -> str:

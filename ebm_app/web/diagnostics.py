@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 from matplotlib.figure import Figure
 
-from ebm_app.training.checkpoint import PREFIX
+from ebm_app.folders import PREFIX
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.utils import METRICS_FILE, RUN_FILE
 from ebm_app.utils.errors import UserError

@@ -99,6 +99,17 @@ def test_run_in_minutes_has_equal_steps_on_all_processes(tmp_path, train):
     assert record["figures"]["seconds"] == pytest.approx(12, abs=4)
 
 
+def test_launcher_that_starts_too_few_processes_is_reported(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("from ebm_app.utils.processes import make_accelerator\nmake_accelerator()")
+    launch = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--cpu"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for num, is_reported in (("2", True), ("1", False)):
+        words = [*launch, "--num_processes", num, script]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
+        assert ("torchrun --nproc_per_node 2" in done.stderr) == is_reported
+
+
 def killed(work, number):
     """Run ``work`` in a fork that is killed at file operation ``number`` = 1, 2, ...; return
     whether it came so far."""

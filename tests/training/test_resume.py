@@ -82,6 +82,20 @@ def test_resume_passes_damage_and_leftovers_of_a_crash(whole, run, capsys):
     assert names == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]
 
 
+def test_folder_of_a_run_resumes_from_its_last_checkpoint(whole, run, capsys):
+    shutil.rmtree(run / "checkpoint-12")
+    train(IMAGES, run, **SETTINGS, resume_from_checkpoint=str(run))
+    assert "Resumed at step 8" in capsys.readouterr().err
+    assert rows_of(run) == rows_of(whole)
+
+
+def test_run_without_validation_is_its_last_checkpoint(run):
+    for name in ("config.json", "model.safetensors"):
+        (run / name).unlink()
+    ebm, last = EBM.from_pretrained(run), EBM.from_pretrained(run / "checkpoint-12")
+    assert equal_tensors(ebm.state_dict(), last.state_dict())
+
+
 @pytest.mark.parametrize("name", ["trainer.safetensors", "best.safetensors"])
 def test_files_with_other_tensors_are_refused(run, name):
     last, top = run / "checkpoint-12", (run / "model.safetensors").read_bytes()
