@@ -48,6 +48,8 @@ from ebm_app.utils.registry import choose
 if TYPE_CHECKING:
     from ebm_app.data.images import ImageData
 
+#: Value of ``size`` that is replaced by a size for the machine and the time
+AUTO = "auto"
 #: Fields of a run that a resumed run does not inherit
 OWN = ("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "config", "dry_run")
 OWN += ("device", "expect_processes")
@@ -220,8 +222,10 @@ class Train(DataFlags, Run):
     classes: Literal["none", "all"] = setting("class labels of a class-conditional model", "none")
     label_dropout: Share = setting("share of class labels dropped in training", 0.4)
     augmentation: str = setting("augmentation of training images: none, flip or affine", "none")
-    size: Literal["small", "base", "large"] = setting(
-        "size of the network: about 1, 36 or 115 million weights", "small"
+    size: Literal["auto", "tiny", "small", "base", "large"] = setting(
+        "size of the network: about 0.5, 1, 36 or 115 million weights; auto is tiny for a run in "
+        "minutes on a slow machine, and otherwise small",
+        "auto",
     )
     network: str = setting("network architecture: unet", "unet")
     block_out_channels: Widths = setting("channels at each resolution", (32, 64))

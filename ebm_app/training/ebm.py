@@ -47,6 +47,7 @@ from ebm_app.training.run import (
     run_settings,
     start_or_resume,
 )
+from ebm_app.training.sizing import fitting_size
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument, from_attributes
@@ -315,7 +316,7 @@ def train(
     else:
         flow = latent_flow(settings.get("init_from")) if flow is None else flow
         space = "ambient" if flow is None else flow.config.space
-        size = settings.get("size", "small")
+        size = fitting_size(with_settings(Train(dataset=dataset), settings), data, space)
         base = recipe(dataset, data.image_shape, data.num_levels, size, space)
         config = with_settings(base, settings)
     with torch.random.fork_rng(range(torch.cuda.device_count())):

@@ -23,6 +23,7 @@ FORMATS = {
 #: Recipe of digits, which has a network of its own
 DIGITS = Train(
     dataset="digits",
+    size="small",
     max_train_steps=8000,
     train_batch_size=64,
     optimizer="muon",
@@ -33,6 +34,8 @@ DIGITS = Train(
     dropout=0.05,
     input_frequencies=(1.0, 2.0, 4.25, 8.5, 17.0),
 )
+#: Network of digits for short runs
+DIGITS_TINY: dict[str, Any] = dict(size="tiny", block_out_channels=(32, 48))
 #: Recipe of all other data sets, compared in docs/results.md ("Recipes")
 IMAGES = Train(
     max_train_minutes=60.0,
@@ -75,9 +78,10 @@ class Size(NamedTuple):
     training: dict[str, Any] = {}
 
 
-#: Sizes of about 1, 36 and 115 million weights. "base" follows Ho et al. 2020 (arXiv:2006.11239,
-#: CIFAR-10), "large" Nichol and Dhariwal 2021 (arXiv:2102.09672, ImageNet 64).
+#: Sizes of about 0.5, 1, 36 and 115 million weights. "base" follows Ho et al. 2020
+#: (arXiv:2006.11239, CIFAR-10), "large" Nichol and Dhariwal 2021 (arXiv:2102.09672, ImageNet 64).
 SIZES = {
+    "tiny": Size((24, 48, 48), 1),
     "small": Size((32, 64, 64), 1),
     "base": Size((128, 256, 256, 256), 2, range(9, 17), WIDE),
     "large": Size((128, 256, 384, 512), 3, range(7, 17), WIDE),
@@ -101,17 +105,17 @@ def recipe(
 
     Args:
         dataset: name of the data set; "digits" has a network of its own.
-        size: size of the network, a key of ``SIZES``.
+        size: size of the network, a key of ``SIZES``. For "auto", see ``fitting_size``.
         space: space of the model; other than "ambient" for a flow's latent space.
 
     Raises:
-        UserError: for an unknown size, or a size other than "small" for "digits".
+        UserError: for an unknown size, or a size other than "tiny" and "small" for "digits".
     """
     chosen = SIZES[choose("size", size, SIZES)]
     if dataset == "digits":
-        if size != "small":
-            raise UserError(f"Data set digits has its own network. Leave out --size {size}.")
-        base = DIGITS
+        if size not in ("tiny", "small"):
+            raise UserError(f"Data set digits has no network of --size {size}. Use tiny or small.")
+        base = replace(DIGITS, **DIGITS_TINY) if size == "tiny" else DIGITS
     else:
         network = network_settings(chosen, image_shape)
         frequencies = input_frequencies(num_levels)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any, Self, TypeVar
 
+import joblib
 import psutil
 import torch
 from accelerate import Accelerator
@@ -82,6 +83,8 @@ def make_accelerator(
     device = resolve_device(device)
     if device == "cpu":
         warn_of_missing_processes()
+        # torch counts the cores of the machine, also in a container with a share of them
+        torch.set_num_threads(min(torch.get_num_threads(), joblib.cpu_count()))
     if mixed_precision is not None:
         mixed_precision = resolve_precision(mixed_precision, device)
         # otherwise the precision of the first Accelerator of a process is kept

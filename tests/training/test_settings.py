@@ -26,6 +26,7 @@ from ebm_app.training.recipes import (
     recipe,
 )
 from ebm_app.training.schedule import learning_rate
+from ebm_app.training.sizing import fitting_size
 
 DATA = load_images("digits")
 #: Data of the recipe for any images
@@ -143,8 +144,35 @@ def test_cosine_falls_over_the_whole_run():
     assert rates == pytest.approx([1.0, 0.8535534, 0.5, 0.1464466, 0.0])
 
 
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ({"max_train_minutes": 1e-4}, "tiny"),
+        ({"max_train_minutes": 1e6}, "small"),
+        ({"max_train_steps": 10}, "small"),
+        ({"max_train_minutes": 1e-4, "size": "base"}, "base"),
+    ],
+)
+def test_size_of_the_network_follows_the_time(settings, size):
+    assert (
+        fitting_size(Train(dataset="images", device="cpu", **settings), OTHER, "ambient") == size
+    )
+
+
+def test_short_runs_of_digits_have_a_smaller_network():
+    tiny = recipe("digits", DATA.image_shape, DATA.num_levels, "tiny")
+    assert tiny.block_out_channels == (32, 48) and tiny.augmentation == "affine"
+    assert "Use tiny or small" in error_of(recipe, "digits", (1, 8, 8), 17, "base")
+
+
 def test_network_of_every_size_fits_the_images():
-    sizes = [("small", 64, 1.06), ("base", 64, 36), ("large", 64, 121), ("base", 28, 25.8)]
+    sizes = [
+        ("tiny", 64, 0.6),
+        ("small", 64, 1.06),
+        ("base", 64, 36),
+        ("large", 64, 121),
+        ("base", 28, 25.8),
+    ]
     for size, side, millions in sizes:
         net = UNetConfig(**network_settings(SIZES[size], (3, side, side)))
         cost = network_cost(EBMConfig("mine", (3, side, side), 256, net=net))
