@@ -1,13 +1,14 @@
 """``EBM``: an energy-based model of images, with likelihoods and samples."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ebm_app.config import EBMConfig, ImageShape, PathConfig
+from ebm_app.data.labels import Labels, labels_of_images, labels_of_samples
 from ebm_app.data.levels import quantise
 from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
 from ebm_app.likelihood import Estimator, make_estimator
@@ -38,15 +39,10 @@ from ebm_app.utils.fields import (
     Seed,
     check_argument,
 )
-from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose, make
-from ebm_app.utils.tensors import as_tensor
 
 #: Max elements (images times values per image) of a batch of ``sample``
 MAX_BATCH_DRAWN = 2**20
-#: Value of ``labels`` for random labels with equal class frequencies
-RANDOM = "random"
-Labels = int | str | Sequence[int | str] | Tensor
 
 
 class EBM(PretrainedModel):
@@ -258,16 +254,9 @@ class EBM(PretrainedModel):
         levels, noise = levels.to(self.device), noise.to(self.device)
         return self.dequantiser.points(levels, self.cells, noise, self.model)
 
-    def model_for(
-        self, num: int, labels: Labels | None, guidance_scale: float = 1.0, seed: int = 0
-    ) -> PathModel:
-        """Return the model of ``num`` points, conditional on ``labels`` if any.
-
-        Args:
-            labels, guidance_scale, seed: as for ``EBM.sample``.
-        """
+    def model_for(self, labels: Tensor | None, guidance_scale: float = 1.0) -> PathModel:
+        """Return the model of B points, conditional on their class indices (B,), if any."""
         if labels is not None:
-            labels = class_labels(labels, num, self.config.classes(), seed)
             return self.model.conditioned_on(labels, guidance_scale)
         if check_argument(NonNegative, "guidance_scale", guidance_scale) != 1:
             raise UserError("Guidance needs class labels. Pass labels.")
@@ -300,7 +289,8 @@ class EBM(PretrainedModel):
             noise: (K, B, C, H, W) uniform numbers in [0, 1) for K dequantisation draws, which are
                 averaged. Default: ``repeats`` random draws.
             seed: seed of the random draws and of the estimator.
-            labels: class labels (B,), for log P(image | label) of a class-conditional model.
+            labels: one label for all images or one per image, for log P(image | label) of a
+                class-conditional model, see ``class_labels``.
             batch_size: images per batch. Default: as many as fit in 2^17 elements. It only changes
                 results by rounding, and by the shared steps of ``probability_flow`` with dopri5.
 
@@ -312,10 +302,11 @@ class EBM(PretrainedModel):
         noise = noise_for(levels, self.dtype, seed, repeats, noise)
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
-        labels = self._labels(labels, len(levels), seed)
+        if labels is not None:
+            labels = labels_of_images(labels, len(levels), self.config.classes())
         estimates, num_dims = [], levels[0].numel()
         for rows in batches(len(levels), batch_size, MAX_BATCH_ELEMENTS // num_dims):
-            model = self.model_for(len(levels[rows]), labels and labels[rows])
+            model = self.model_for(None if labels is None else labels[rows])
             batch, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
             estimates.append(
                 estimator.log_prob_of_levels(model, batch, self.cells, self.dequantiser, u)
@@ -347,8 +338,8 @@ class EBM(PretrainedModel):
         if "estimator" not in options and self.default_estimator == "elbo":
             options = {"num_draws": 4, **options}
         log_prob = [
-            self.likelihood(images, seed=seed, labels=label, **options).log_prob
-            for label in range(self.config.num_classes)
+            self.likelihood(images, seed=seed, labels=name, **options).log_prob
+            for name in self.config.classes()
         ]
         return torch.stack(log_prob, 1).softmax(1)
 
@@ -382,7 +373,7 @@ class EBM(PretrainedModel):
             sampler: name in ``SAMPLERS`` with settings ``settings``, or a sampler.
             seed: seed of the initial noise and of the sampler.
             labels: names or numbers of classes, for a class-conditional model: one for all images,
-                several used in turn, or "random".
+                several used in turn, or "random". See ``class_labels``.
             guidance_scale: guidance scale, see ``PathModel.conditioned_on``. 1 samples from
                 p(x | label), larger values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It affects the
@@ -421,11 +412,13 @@ class EBM(PretrainedModel):
         frame has all images; later batches are still noise."""
         generator, x = self.start(num_images, seed)
         slices = batches(num_images, batch_size, MAX_BATCH_DRAWN // x[0].numel())
-        labels = self._labels(labels, num_images, seed)
+        if labels is not None:
+            labels = labels_of_samples(labels, num_images, self.config.classes(), seed)
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
         log_densities = []
         for index, rows in enumerate(slices):
-            model = self.model_for(len(x[rows]), labels and labels[rows], guidance_scale)
+            chosen = None if labels is None else labels[rows]
+            model = self.model_for(chosen, guidance_scale)
             for frame in sampler.iterate(model, x[rows], generator):
                 if frame.log_density is not None:
                     log_densities.append(frame.log_density)
@@ -434,12 +427,6 @@ class EBM(PretrainedModel):
                 step, total = index * frame.num_steps + frame.step, len(slices) * frame.num_steps
                 yield frame._replace(x=images, step=step, num_steps=total)
             x = images
-
-    def _labels(self, labels: Labels | None, num: int, seed: int) -> list[int] | None:
-        """Return one label per image, or None."""
-        if labels is None:
-            return None
-        return class_labels(labels, num, self.config.classes(), seed).tolist()
 
     def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
         """Return a generator, and standard normal points (num_images, C, H, W) drawn from it."""
@@ -451,50 +438,3 @@ class EBM(PretrainedModel):
     def to_images(self, x: Tensor) -> Tensor:
         """Decode points in the path's space into quantised images in [0, 1], on the CPU."""
         return quantise(self.space.decode(self.points(x).detach()), self.config.num_levels).cpu()
-
-
-def class_labels(labels: Labels, num: int, names: Sequence[str], seed: int = 0) -> Tensor:
-    """Return class labels (num,) int64 for ``num`` points.
-
-    >>> class_labels(["dog", 0], 4, names=["cat", "dog"])
-    tensor([1, 0, 1, 0])
-
-    Args:
-        labels: one label for all points, several used in turn, or "random" for the mixture of
-            p(x | y) over all classes. A label is an integer or the name of a class.
-        names: names of all classes.
-        seed: seed of random labels.
-
-    Raises:
-        UserError: for a model without classes, unknown names, and labels out of range.
-    """
-    num = check_argument(PositiveInt, "num", num)
-    if not names:
-        raise UserError("This model was trained without labels. Leave out labels.")
-    if isinstance(labels, str):
-        if labels == RANDOM:
-            return torch.randint(len(names), (num,), generator=make_generator("cpu", seed, num))
-        labels = [labels]
-    if isinstance(labels, Sequence):
-        labels = [_number(label, names) for label in labels]
-    values = torch.atleast_1d(as_tensor(labels, "labels"))
-    is_integer = torch.can_cast(values.dtype, torch.long)
-    if not is_integer or values.ndim != 1 or not 0 < len(values) <= num:
-        raise UserError(
-            f"Expected 1 to {num} integer labels, got {values.dtype} of shape "
-            f"{tuple(values.shape)}."
-        )
-    if values.min() < 0 or values.max() >= len(names):
-        raise UserError(
-            f"Expected labels from 0 to {len(names) - 1}, got {values.min()} to {values.max()}."
-        )
-    return values.long().repeat(-(-num // len(values)))[:num]
-
-
-def _number(label: Any, names: Sequence[str]) -> Any:
-    """Return the number of a class, given its name or its number, which may be a string."""
-    if not isinstance(label, str):
-        return label
-    if label.isdecimal() and label not in names:
-        return int(label)
-    return names.index(choose("class", label, names))

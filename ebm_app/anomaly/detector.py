@@ -19,6 +19,7 @@ from ebm_app.anomaly.scores import (
     fit_scores,
     mahalanobis_scores,
 )
+from ebm_app.data.inputs import is_array
 from ebm_app.ebm import EBM
 from ebm_app.folders import find_folder
 from ebm_app.likelihood.bits import checked_levels
@@ -262,7 +263,11 @@ def to_model_levels(ebm: EBM, images: Any) -> Tensor:
         UserError: if the shape or the values do not match the model.
     """
     config = ebm.config
-    images = as_tensor(images, "images")
-    if images.ndim == 2 and images.shape[1] == math.prod(config.image_shape):
+    images = as_tensor(images, "images") if is_array(images) else images
+    if (
+        isinstance(images, Tensor)
+        and images.ndim == 2
+        and images.shape[1] == math.prod(config.image_shape)
+    ):
         images = images.reshape(-1, *config.image_shape)
     return checked_levels(images, config.image_shape, config.num_levels)

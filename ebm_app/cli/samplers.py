@@ -30,6 +30,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.data.images import ImageData
+from ebm_app.data.labels import names_of
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import copy_share, nearest, sample_quality
@@ -88,7 +89,8 @@ def draw(
     for index, batch in enumerate(tqdm(batches, desc=name)):
         seed, options = derive_seed(args.seed, index), {}
         if labels is not None:
-            options = {"labels": labels[batch], "guidance_scale": guidance_scale}
+            names = names_of(labels[batch], ebm.config.classes())
+            options = {"labels": names, "guidance_scale": guidance_scale}
         *_, frame = ebm.iterate_sample(len(batch), sampler, seed, **options)
         images.append(ebm.to_images(frame.x))
         nfe += frame.nfe * len(batch)  # differs between batches of adaptive samplers

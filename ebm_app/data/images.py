@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display, to_levels
+from ebm_app.data.inputs import as_images
+from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display
 from ebm_app.data.named import DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
-from ebm_app.data.sources import FOLDER, HUB, as_images, read_files
+from ebm_app.data.sources import FOLDER, HUB, read_files
 from ebm_app.data.splits import SPLITS, Labelled
-from ebm_app.data.tables import Columns
+from ebm_app.data.tables import BY_TYPE, Columns
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.registry import choose
@@ -105,27 +106,21 @@ class ImageData:
         num_levels: int,
         name: str = "images",
         labels: Tensor | None = None,
+        columns: Columns = BY_TYPE,
     ) -> Self:
-        """Build a data set from images as accepted by ``ebm_app.train``.
+        """Build a data set from images as accepted by ``as_images``.
 
         The validation images are also the test split. If ``validation`` is None, a random
         tenth of ``images`` is held out. Otherwise, validation labels are -1 (unknown).
 
         Raises:
-            UserError: for tensors that are not images with ``num_levels`` grey levels, fewer than
-                3 images, or labels that are not one integer per image.
+            UserError: for images that ``as_images`` refuses, fewer than 3 images, or labels that
+                are not one integer per image.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
         lowest = -1 if labels is None else 0  # -1 is an unknown label of a data set
-        images, own, _, class_names = as_images(images)
+        images, own, _, class_names = as_images(images, num_levels, columns=columns)
         labels, class_names = (own, class_names) if labels is None else (labels, ())
-        arrays = [images] if validation is None else [images, as_images(validation).images]
-        shape = images.shape[1:]
-        if any(x.ndim != 4 or not len(x) or x.shape[1:] != shape for x in arrays):
-            shapes = " and ".join(str(tuple(x.shape)) for x in arrays)
-            raise UserError(
-                f"Expected images (N, C, H, W) of the same size, N >= 1, got shape {shapes}."
-            )
         if labels is not None:
             labels = as_tensor(labels, "labels")
             is_integer = not (labels.is_floating_point() or labels.is_complex())
@@ -134,13 +129,14 @@ class ImageData:
                     f"Expected {len(images)} non-negative integer labels, one per image."
                 )
             labels = labels.long().cpu()
-        arrays = [to_levels(x, num_levels).cpu() for x in arrays]
+        train = Labelled(images.cpu(), labels, None, class_names)
         if validation is None:
-            train, held_out = _hold_out(Labelled(arrays[0], labels, None, class_names))
+            train, held_out = _hold_out(train)
         else:
-            unknown = None if labels is None else torch.full((len(arrays[1]),), -1)
-            train = Labelled(arrays[0], labels, None, class_names)
-            held_out = Labelled(arrays[1], unknown)
+            shape = tuple(images.shape[1:])
+            others = as_images(validation, num_levels, shape, columns).images.cpu()
+            unknown = None if labels is None else torch.full((len(others),), -1)
+            held_out = Labelled(others, unknown)
         splits = {"train": train, "validation": held_out, "test": held_out}
         return cls.from_splits(name, num_levels, splits)
 
@@ -246,7 +242,7 @@ def load_images(
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     if resolution is not None:
         raise UserError(f"{name} has a fixed resolution. Leave out --resolution.")
-    if columns != Columns():
+    if columns != BY_TYPE:
         raise UserError(f"{name} has fixed columns. Leave out --image_column and --label_column.")
     root = "data" if data_root is None else data_root
     root = Path(check_argument(str | os.PathLike, "data_root", root)).expanduser()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.sources import read_dataset
+from ebm_app.data.inputs import as_images
 from ebm_app.data.splits import SPLITS, Labelled
 from ebm_app.data.tables import load_hub
 from ebm_app.utils.errors import UserError
@@ -69,7 +69,7 @@ class Source:
         """Return levels (N, C, H, W) and labels (N,) of the training or test split."""
         if any((root / self.name).rglob("*.parquet")):
             split = load_hub(str(root / self.name))["train" if train else "test"]
-            return read_dataset(split)[:2]
+            return as_images(split)[:2]
         from torchvision import datasets  # takes over a second to import
 
         split = getattr(datasets, self.dataset_class)(root, train=train, download=download)

@@ -12,85 +12,99 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 from torch import Tensor
 
-from ebm_app.data.levels import NUM_VALUES, ImageFormat, to_display, to_levels
+from ebm_app.data.levels import ImageFormat, to_display
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import open_file, replace_file
-from ebm_app.utils.tensors import as_tensor
 
 #: Pillow's decoders, selected by file content, not by name
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 DEEP = "The image '{}' has more than 8 bits per channel. Save it as 8-bit."
 #: (image, name in error messages) -> uint8 (C, H, W)
-ToPixels = Callable[[object, str], Tensor]
+ToPixels = Callable[[Image.Image, str], Tensor]
 
 
-def read_image(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
-    """Read an image file in mode L (grey) or RGB.
+def read_image(source: Path | BinaryIO | Image.Image, name: str | None = None) -> Image.Image:
+    """Read an image in mode L (grey) or RGB.
 
     Args:
-        file: path or content of the file.
+        source: path or content of a file, or a Pillow image.
         name: name of the image in error messages; None for the path.
 
     Raises:
-        UserError: for a file that is not a readable, opaque 8-bit grey or RGB image.
+        UserError: for an image that is not readable, opaque, of one frame, and 8-bit grey or RGB.
     """
-    path = name or str(file)
+    name = name or str(source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            content = open_file(file) if isinstance(file, Path) else file
+            if isinstance(source, Image.Image):
+                return _to_grey_or_rgb(source, name)
+            content = open_file(source) if isinstance(source, Path) else source
             with content, Image.open(content, formats=FORMATS) as opened:
-                # MPO is a JPEG format of phones; its first frame is the photo
-                if getattr(opened, "is_animated", False) and opened.format != "MPO":
-                    raise UserError(f"'{path}' has several frames. Save each frame as a file.")
-                # Pillow converts 16-bit colour to 8-bit; only the raw mode ("RGB;16B") reveals it
-                if ";16" in str(opened.tile):
-                    raise UserError(DEEP.format(path))
-                image = ImageOps.exif_transpose(opened)
+                return _to_grey_or_rgb(opened, name)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         limit = Image.MAX_IMAGE_PIXELS
-        raise UserError(f"The image '{path}' has more than {limit} pixels. Resize it.") from error
+        raise UserError(f"The image '{name}' has more than {limit} pixels. Resize it.") from error
     except UserError:
         raise
     except Exception as error:  # Pillow's decoders raise many exception types
-        raise UserError(f"Cannot read '{path}' as an image. Repair or remove it.") from error
-    return to_grey_or_rgb(image, path)
+        raise UserError(f"Cannot read '{name}' as an image. Repair or remove it.") from error
 
 
-def to_grey_or_rgb(image: Image.Image, path: str) -> Image.Image:
-    """Convert an opaque 8-bit image to mode L or RGB."""
+def _to_grey_or_rgb(image: Image.Image, name: str) -> Image.Image:
+    """Decode an opaque 8-bit image of one frame, rotated by its orientation tag, in mode L or
+    RGB."""
+    # MPO is a JPEG format of phones; its first frame is the photo
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        raise UserError(f"'{name}' has several frames. Save each frame as a file.")
+    # Pillow converts 16-bit colour to 8-bit; only the raw mode ("RGB;16B") reveals it
+    if isinstance(image, ImageFile.ImageFile) and ";16" in str(image.tile):
+        raise UserError(DEEP.format(name))
+    image = ImageOps.exif_transpose(image)
     if image.mode[0] in "IF":
-        raise UserError(DEEP.format(path))
+        raise UserError(DEEP.format(name))
     if image.mode not in MODES:
-        raise UserError(f"The image '{path}' has mode {image.mode}. Save it as grey or RGB.")
+        raise UserError(f"The image '{name}' has mode {image.mode}. Save it as grey or RGB.")
     if image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255:
-        raise UserError(f"The image '{path}' is transparent. Save it without an alpha channel.")
+        raise UserError(f"The image '{name}' is transparent. Save it without an alpha channel.")
     image.info.pop("transparency", None)
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
-def to_pixels(item: object, name: str, resolution: int | None = None) -> Tensor:
+def to_pixels(item: Image.Image, name: str, resolution: int | None = None) -> Tensor:
     """Convert an image to uint8 (C, H, W), C = 1 or 3.
 
     Args:
-        item: a Pillow image, or (C, H, W) as uint8 or as floats in [0, 1].
+        item: a Pillow image.
         name: name of the image in error messages.
-        resolution: side in pixels, for Pillow images. The shorter side is resized to it with an
-            antialiased triangle filter, then the image is centre-cropped. None keeps the size.
+        resolution: side in pixels. The shorter side is resized to it with an antialiased triangle
+            filter, then the image is centre-cropped. None keeps the size.
     """
-    if not isinstance(item, Image.Image):
-        values = as_tensor(item, name)
-        if values.ndim != 3 or len(values) not in (1, 3):
-            raise UserError(f"{name}: expected shape (1 or 3, H, W), got {tuple(values.shape)}.")
-        return to_levels(values, NUM_VALUES)
-    image = to_grey_or_rgb(item, name)
+    image = read_image(item, name)
     if resolution is not None:
         image = ImageOps.fit(image, (resolution,) * 2, method=Image.Resampling.BILINEAR)
     return _pixels_of(image)
+
+
+def to_exact_levels(item: Path | Image.Image, name: str, num_levels: int) -> Tensor:
+    """Convert an image whose pixels are the 8-bit values of levels, as in saved samples, to these
+    levels, uint8 (C, H, W).
+
+    Raises:
+        UserError: for other pixels, and an image that cannot be read.
+    """
+    pixels = _pixels_of(read_image(item, name))
+    levels, is_exact = nearest_levels(pixels, num_levels)
+    if not is_exact:
+        raise UserError(
+            f"'{name}' has pixels other than the 8-bit values of {num_levels} levels, "
+            f"255 k / {num_levels - 1}. Pass its levels as an array, or use num_levels=256."
+        )
+    return levels
 
 
 def _pixels_of(image: Image.Image) -> Tensor:
@@ -100,7 +114,7 @@ def _pixels_of(image: Image.Image) -> Tensor:
 
 
 def convert_image(
-    item: object, name: str, form: ImageFormat, allowed: Collection[str] = ()
+    item: Image.Image, name: str, form: ImageFormat, allowed: Collection[str] = ()
 ) -> Tensor:
     """Convert a Pillow image to the levels of a model, uint8 (C, H, W).
 
@@ -115,7 +129,7 @@ def convert_image(
         UserError: if the image needs a conversion that is not allowed.
     """
     mode, size = _mode_of(form), form.image_shape[:0:-1]
-    image = to_grey_or_rgb(item, name)
+    image = read_image(item, name)
     width, height, own_mode, needed = *image.size, image.mode, []
     if own_mode != mode:
         needed.append("grayscale" if mode == "L" else "rgb")
@@ -124,8 +138,8 @@ def convert_image(
         needed.append("resize")
         image = ImageOps.fit(image, size, method=Image.Resampling.BILINEAR)
     pixels = _pixels_of(image)
-    levels, shades = nearest_levels(pixels, form.num_levels)
-    if (to_uint8(shades[levels.long()][None]) != to_uint8(pixels[None] / 255)).any():
+    levels, is_exact = nearest_levels(pixels, form.num_levels)
+    if not is_exact:
         needed.append("round_levels")
     if missing := [flag for flag in needed if flag not in allowed]:
         kinds = {"L": "grey", "RGB": "RGB"}
@@ -145,12 +159,13 @@ def _mode_of(form: ImageFormat) -> str:
     return "L" if channels == 1 else "RGB"
 
 
-def nearest_levels(pixels: Tensor, num_levels: int) -> tuple[Tensor, Tensor]:
-    """Return the levels nearest to 8-bit pixels, uint8 ``(*)``, and the display values of all
-    levels, (L,)."""
+def nearest_levels(pixels: Tensor, num_levels: int) -> tuple[Tensor, bool]:
+    """Return the levels nearest to 8-bit pixels, uint8 ``(*)``, and whether all pixels are the
+    8-bit values of these levels."""
     shades = to_display(torch.arange(num_levels), num_levels)
     middles = (shades[1:] + shades[:-1]) / 2
-    return torch.bucketize(pixels.contiguous() / 255, middles).byte(), shades
+    levels = torch.bucketize(pixels.contiguous() / 255, middles).byte()
+    return levels, torch.equal((shades * 255).round().byte()[levels.long()], pixels)
 
 
 def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
@@ -161,8 +176,8 @@ def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
     image = ImageOps.fit(
         image.convert(_mode_of(form)), form.image_shape[:0:-1], Image.Resampling.BOX
     )
-    levels, shades = nearest_levels(_pixels_of(image), form.num_levels)
-    return shades[levels.long()].unsqueeze(0)
+    levels, _ = nearest_levels(_pixels_of(image), form.num_levels)
+    return to_display(levels, form.num_levels).unsqueeze(0)
 
 
 def to_uint8(images: Tensor) -> np.ndarray:

@@ -1,31 +1,23 @@
-"""Images from folders, Hugging Face data sets and Python objects."""
+"""Images from folders and Hugging Face data sets."""
 
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
 from ebm_app.data.cache import decode, map_images
 from ebm_app.data.folder import digest_files, is_image, list_files, load_folder
-from ebm_app.data.pictures import ToPixels, to_pixels
+from ebm_app.data.pictures import ToPixels
 from ebm_app.data.splits import SPLITS, Labelled, split_by_name
 from ebm_app.data.tables import Columns, Row, load_hub, read_rows
-from ebm_app.utils.errors import UserError, shorten
-from ebm_app.utils.tensors import as_tensor
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from ebm_app.utils.errors import UserError
 
 #: Names of data sets of files begin with these
 FOLDER, HUB = "folder:", "hf:"
-COLOURS = (1, 3)
 #: Version of the cached images. Increase it if reading, splits or labels change
 CACHE_VERSION = 1
 
@@ -119,67 +111,3 @@ def hold_out(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
         held = [train[i]._replace(split=split) for split, own in chosen.items() for i in own]
         rows = [*held, *(row for row in rows if row.split != "train")]
     return sorted(rows, key=lambda row: SPLITS.index(row.split)), missing
-
-
-def read_dataset(dataset: "Dataset") -> Labelled:
-    """Return the images of a ``datasets.Dataset`` in memory, with class labels if it has any."""
-    rows, classes, _ = read_rows({"train": dataset}, Columns())
-    names, labels = [row.name for row in rows], [row.label for row in rows]
-    images = decode_in_memory(lambda index: rows[index].read(to_pixels), names)
-    return Labelled(images, None if None in labels else torch.tensor(labels), names, classes)
-
-
-def decode_in_memory(read: Callable[[int], Tensor], names: Sequence[str]) -> Tensor:
-    """Return images (N, C, H, W), as from ``decode``."""
-    pixels, _ = decode(read, names)
-    return torch.from_numpy(np.ascontiguousarray(pixels))
-
-
-def as_images(images: Any) -> Labelled:
-    """Convert images as accepted by ``train`` to (N, C, H, W), with class labels, if any.
-
-    Args:
-        images: a tensor, an array, a list of Pillow images, a torch data set of images or (image,
-            label) pairs, or a Hugging Face data set.
-    """
-    hub = sys.modules.get("datasets")  # imported if the images are a Hugging Face data set
-    if hub is not None and isinstance(images, hub.Dataset):
-        return read_dataset(images)
-    if isinstance(images, Tensor | np.ndarray):
-        return Labelled(channels_first(as_tensor(images, "images")))
-    try:
-        first = images[0] if len(images) else None
-    except (LookupError, TypeError) as error:
-        raise UserError(
-            "images: expected a tensor, an array, a list or a data set, got "
-            f"{shorten(repr(error))} at index 0."
-        ) from None
-    is_pair = isinstance(first, tuple) and len(first) == 2
-    if not (isinstance(first, Image.Image) or is_pair or not isinstance(images, Sequence)):
-        return Labelled(channels_first(as_tensor(images, "images")))
-    labels = [None] * len(images)
-
-    def read(index: int) -> Tensor:
-        item = images[index]
-        if is_pair:
-            item, labels[index] = item
-        return to_pixels(item, f"image {index}")
-
-    loaded = decode_in_memory(read, [f"image {index}" for index in range(len(images))])
-    return Labelled(loaded, as_tensor(labels, "labels") if is_pair else None)
-
-
-def channels_first(images: Tensor) -> Tensor:
-    """Return images as (N, C, H, W); permute channels-last images if unambiguous.
-
-    >>> channels_first(torch.zeros(2, 8, 8, 3)).shape
-    torch.Size([2, 3, 8, 8])
-    """
-    if images.ndim != 4 or images.shape[3] not in COLOURS or len(set(images.shape[1:])) == 1:
-        return images
-    if images.shape[1] in COLOURS:
-        raise UserError(
-            f"Images of shape {tuple(images.shape)} may have channels first or last. Pass "
-            "(N, C, H, W) with a width other than 1 and 3."
-        )
-    return images.permute(0, 3, 1, 2)

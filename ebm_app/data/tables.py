@@ -9,6 +9,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ebm_app.data.labels import sort_classes
 from ebm_app.data.pictures import ToPixels, read_image
 from ebm_app.data.splits import named_splits
 from ebm_app.utils.errors import UserError, shorten
@@ -30,6 +31,10 @@ class Columns(NamedTuple):
 
     image: str | None = None
     label: str | None = None
+
+
+#: Columns that are chosen by their types
+BY_TYPE = Columns()
 
 
 class Row(NamedTuple):
@@ -169,7 +174,7 @@ def class_names(datasets: Iterable[Dataset], column: str) -> tuple[str, ...]:
             values = [value for value in dataset.unique(column) if value is not None]
             values = {x for x in values if not (isinstance(x, int) and x < 0)}
             names |= dict.fromkeys(sorted(map(str, values)))
-    return tuple(sorted(names, key=int) if all(map(str.isdecimal, names)) else names)
+    return sort_classes(names)
 
 
 def _images_of(

@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from ebm_app.data.labels import names_of
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
 from ebm_app.likelihood import ESTIMATORS, Estimator
@@ -42,7 +43,7 @@ def bits_of_images(
             on the batches nor on the number of processes.
         batch_size: images per network call; if None, the model's default.
         wrap: wraps the batches, for a progress bar.
-        labels: class labels (N,), for log P(image | label).
+        labels: indices of classes (N,), for log P(image | label).
         options: further arguments of ``model.likelihood``.
     """
 
@@ -50,7 +51,9 @@ def bits_of_images(
         options["batch_size"] = batch_size
 
     def columns_of(rows: Tensor) -> Tensor:
-        conditions = {} if labels is None else {"labels": labels[rows]}
+        conditions = {}
+        if labels is not None:
+            conditions["labels"] = names_of(labels[rows], model.config.classes())
         result = model.likelihood(levels[rows], noise=noise[:, rows], **conditions, **options)
         nfe = torch.full_like(result.error, result.nfe)
         return torch.stack([result.bits_per_dim, result.error, nfe], 1)

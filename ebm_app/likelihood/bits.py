@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.data.levels import to_levels
+from ebm_app.data.inputs import as_images
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, check_argument
-from ebm_app.utils.tensors import as_tensor, standard_error
+from ebm_app.utils.tensors import standard_error
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -114,22 +114,5 @@ def to_bits_per_dim(log_prob: Tensor, num_dims: int) -> Tensor:
 
 
 def checked_levels(images: Any, image_shape: tuple[int, ...], num_levels: int) -> Tensor:
-    """Return the grey levels of images, uint8 (B, C, H, W).
-
-    Args:
-        images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels; a
-            tensor, an array or lists.
-        image_shape: (C, H, W) of the model.
-
-    Raises:
-        UserError: for no images, a wrong shape, or values that are not grey levels.
-    """
-    images = as_tensor(images, "images")
-    if not images.numel():
-        raise UserError(f"Expected at least one image, got shape {tuple(images.shape)}.")
-    if tuple(images.shape[1:]) != tuple(image_shape):
-        raise UserError(
-            f"Expected images of shape (N, {', '.join(map(str, image_shape))}), got "
-            f"{tuple(images.shape)}. Reshape them to (N, channels, height, width)."
-        )
-    return to_levels(images, num_levels)
+    """Return the grey levels of images for a model, uint8 (B, C, H, W), see ``as_images``."""
+    return as_images(images, num_levels, image_shape).images

@@ -15,6 +15,7 @@ from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import image_format
+from ebm_app.data.tables import Columns
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, TRAINABLE, Cells
@@ -276,9 +277,10 @@ def train(
 
     Args:
         images: (N, C, H, W), uint8 levels 0..num_levels - 1, or floats level / (num_levels - 1)
-            in [0, 1]. Also accepts (N, H, W, C) if the layout is unambiguous, a list of Pillow
-            images, a ``torch.utils.data.Dataset`` of images or (image, label) pairs, and a
-            ``datasets.Dataset``. Large data sets are read from disk at every step.
+            in [0, 1]. Also accepts (N, H, W, C) if no other layout is possible, a list of Pillow
+            images or paths, a ``torch.utils.data.Dataset`` of images or (image, label) pairs, and
+            a ``datasets.Dataset``, see ``ebm_app.data.inputs``. Large data sets are read from disk
+            at every step.
         output_dir: folder of the run.
         validation: held-out images in the same format. Default: a random tenth of ``images``, at
             least 2.
@@ -307,7 +309,8 @@ def train(
     """
     folder = Path(check_argument(str | os.PathLike, "output_dir", output_dir))
     check_argument(str, "dataset", dataset), check_argument(Flow | None, "flow", flow)
-    data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
+    columns = Columns(settings.get("image_column"), settings.get("label_column"))
+    data = ImageData.from_tensors(images, validation, num_levels, dataset, labels, columns)
     settings = {"classes": "none" if labels is None else "all", **settings, "output_dir": folder}
     if name := settings.get("resume_from_checkpoint"):
         recorded = recorded_run(Train, folder, name)

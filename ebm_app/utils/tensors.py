@@ -25,13 +25,18 @@ def as_tensor(value: Any, what: str) -> Tensor:
         UserError: for values that are not numbers; the message starts with ``what``.
     """
     if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_meta:
+            raise UserError(f"{what}: the tensor is sparse or has no values. Pass a dense tensor.")
         return value.detach()
     try:
-        array = np.asarray(value)
+        array = np.ma.asarray(value)
+        if np.ma.is_masked(array):
+            raise ValueError("masked values")
+        array = np.asarray(array)
         return torch.tensor(array.astype(array.dtype.newbyteorder("=")))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = shorten(error)
-        raise UserError(f"{what}: expected a tensor or an array of numbers ({reason}).") from None
+        raise UserError(f"{what}: {reason}. Pass a tensor or an array of numbers.") from None
 
 
 def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 from PIL import Image
 
-from ebm_app.ebm import RANDOM
+from ebm_app.data.labels import RANDOM
 from ebm_app.sampling import SAMPLERS
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose

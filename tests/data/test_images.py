@@ -16,7 +16,7 @@ from torchvision import datasets
 
 from ebm_app import train
 from ebm_app.data.images import DATASETS, ImageData, image_digest, load_images
-from ebm_app.data.sources import as_images
+from ebm_app.data.inputs import as_images
 
 SPLITS = ("train", "validation", "test")
 CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")

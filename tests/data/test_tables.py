@@ -14,7 +14,7 @@ from PIL import Image
 from ebm_app.data import cache, tables
 from ebm_app.data.images import load_images
 from ebm_app.data.pictures import read_image
-from ebm_app.data.sources import as_images
+from ebm_app.data.inputs import as_images
 
 PIXELS = np.random.RandomState(0).randint(0, 256, (60, 8, 8, 3)).astype(np.uint8)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)

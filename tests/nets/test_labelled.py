@@ -10,7 +10,7 @@ from exact import F64, ExactModel, density_of, generator, like_modes, normal
 from ebm_app import EBM, train
 from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.images import load_images
-from ebm_app.ebm import class_labels
+from ebm_app.data.labels import class_labels, labels_of_images, labels_of_samples
 from ebm_app.nets.composite import EarlyNet, SplitNet
 from ebm_app.nets.networks import time_score_net
 from ebm_app.nets.time_score import ModelOutput

@@ -1,0 +1,123 @@
+"""Class labels: from names or numbers to the index of a class in a model or data set."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import PositiveInt, check_argument
+from ebm_app.utils.random import make_generator
+from ebm_app.utils.registry import choose
+from ebm_app.utils.tensors import as_tensor
+
+#: Value of ``labels`` for random labels with equal class frequencies
+RANDOM = "random"
+Labels = int | str | Sequence[int | str] | Tensor
+
+
+def class_numbers(names: Sequence[str]) -> list[int] | None:
+    """Return the names as numbers, or None if they are not distinct non-negative integers.
+
+    >>> class_numbers(["1", "2", "10"])
+    [1, 2, 10]
+    """
+    numbers = [int(name) for name in names if name.isdecimal()]
+    return numbers if len({*numbers}) == len(names) else None
+
+
+def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort names of integers as numbers; return other names in their order."""
+    names = tuple(names)
+    return tuple(sorted(names, key=int)) if class_numbers(names) else names
+
+
+def class_labels(labels: Labels, names: Sequence[str]) -> Tensor:
+    """Return the index (K,) of each label in the names of the classes.
+
+    An integer is the class whose name is this number, if the names of all classes are integers,
+    and otherwise the index of the class.
+
+    >>> class_labels(["dog", 0], names=["cat", "dog"])
+    tensor([1, 0])
+    >>> class_labels(10, names=["1", "2", "10"])
+    tensor([2])
+
+    Args:
+        labels: one label, or several. A label is an integer or the name of a class.
+        names: names of all classes.
+
+    Raises:
+        UserError: for a model without classes, and labels that are no classes.
+    """
+    if not names:
+        raise UserError("This model was trained without labels. Leave out labels.")
+    labels = [labels] if isinstance(labels, str) else labels
+    if isinstance(labels, Sequence):
+        labels = [_number(label, names) for label in labels]
+    values = torch.atleast_1d(as_tensor(labels, "labels"))
+    if not torch.can_cast(values.dtype, torch.long) or values.ndim != 1 or not len(values):
+        raise UserError(
+            f"Expected one or several integer labels, got {values.dtype} of shape "
+            f"{tuple(values.shape)}."
+        )
+    numbers = class_numbers(names) or range(len(names))
+    index = {number: position for position, number in enumerate(numbers)}
+    for value in values.tolist():
+        if value not in index:
+            raise UserError(
+                f"There is no class {value}. Use a number from {min(index)} to {max(index)}, or a "
+                f"name: {', '.join(names)}."
+            )
+    return torch.tensor([index[value] for value in values.tolist()])
+
+
+def labels_of_images(labels: Labels, num: int, names: Sequence[str]) -> Tensor:
+    """Return one class index per image, (num,), from one label for all images or one per image.
+
+    Raises:
+        UserError: for another number of labels, and as in ``class_labels``.
+    """
+    values = class_labels(labels, names)
+    if len(values) not in (1, num):
+        raise UserError(
+            f"Expected one label, or one for each of {num} images, got {len(values)} labels."
+        )
+    return values.expand(num)
+
+
+def labels_of_samples(labels: Labels, num: int, names: Sequence[str], seed: int) -> Tensor:
+    """Return one class index per sample, (num,), from labels that are used in turn, or from
+    "random" for the mixture of p(x | y) over all classes.
+
+    >>> labels_of_samples([2, 0], 3, ["cat", "dog", "fly"], seed=0)
+    tensor([2, 0, 2])
+
+    Raises:
+        UserError: for more labels than samples, and as in ``class_labels``.
+    """
+    num = check_argument(PositiveInt, "num", num)
+    if isinstance(labels, str) and labels == RANDOM and names:
+        return torch.randint(len(names), (num,), generator=make_generator("cpu", seed, num))
+    values = class_labels(labels, names)
+    if len(values) > num:
+        raise UserError(f"Expected at most {num} labels for {num} images, got {len(values)}.")
+    return values.repeat(-(-num // len(values)))[:num]
+
+
+def names_of(indices: Tensor, names: Sequence[str]) -> list[str | int]:
+    """Return the name of each class index (K,), as labels of a model; other numbers, such as the
+    unknown label -1, are unchanged."""
+    known = range(len(names))
+    return [names[index] if index in known else index for index in indices.tolist()]
+
+
+def _number(label: Any, names: Sequence[str]) -> Any:
+    """Return the number of a class, given its name or its number, which may be a string."""
+    if not isinstance(label, str):
+        return label
+    if label.isdecimal() and label not in names:
+        return int(label)
+    position = names.index(choose("class", label, names))
+    return (class_numbers(names) or range(len(names)))[position]
