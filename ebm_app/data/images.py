@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +25,8 @@ from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
 
+#: Images whose levels are checked
+NUM_CHECKED = 1024
 #: Key of a report -> text
 TEXTS = {
     "columns": "Columns",
@@ -137,6 +140,7 @@ class ImageData:
             others = as_images(validation, num_levels, shape, columns).images.cpu()
             unknown = None if labels is None else torch.full((len(others),), -1)
             held_out = Labelled(others, unknown)
+        warn_of_unused_levels(train.images, num_levels)
         splits = {"train": train, "validation": held_out, "test": held_out}
         return cls.from_splits(name, num_levels, splits)
 
@@ -167,6 +171,19 @@ class ImageData:
     def display(self, levels: Tensor) -> Tensor:
         """Convert levels (*) of this data set to display values in [0, 1]."""
         return to_display(levels, self.num_levels)
+
+
+def warn_of_unused_levels(images: Tensor, num_levels: int) -> None:
+    """Warn of images (N, C, H, W) without the upper half of the levels, as of a wrong number of
+    levels. Reads the first images only."""
+    highest = int(images[:NUM_CHECKED].max()) if len(images) else num_levels
+    if 2 * highest < num_levels - 1:
+        warnings.warn(
+            f"The highest level of the images is {highest}, but the number of levels is "
+            f"{num_levels}. If they have {highest + 1} levels, pass them to ebm_app.train as an "
+            f"array with num_levels={max(2, highest + 1)}, for the right bits per dim.",
+            stacklevel=3,
+        )
 
 
 def _hold_out(data: Labelled) -> tuple[Labelled, Labelled]:
@@ -238,6 +255,8 @@ def load_images(
     if name.startswith((FOLDER, HUB)):
         conversion = [resolution, form and image_format(form), sorted(allowed)]
         splits, report = read_files(name, convert, conversion, columns, skip_bad)
+        if form is None:
+            warn_of_unused_levels(splits["train"].images, num_levels)
         return ImageData.from_splits(name, num_levels, splits, report)
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     if resolution is not None:

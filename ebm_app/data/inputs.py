@@ -19,7 +19,7 @@ from ebm_app.data.levels import NUM_VALUES, to_levels
 from ebm_app.data.pictures import to_exact_levels
 from ebm_app.data.splits import Labelled
 from ebm_app.data.tables import BY_TYPE, Columns, read_rows
-from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import as_tensor
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 #: Numbers of channels of images without alpha; number of channels with alpha -> without
 COLOURS, WITH_ALPHA = (1, 3), {2: 1, 4: 3}
-ACCEPTED = "an array or tensor, a list of Pillow images or paths, or a data set"
 #: Image, or path of an image file
 Picture = Image.Image | str | os.PathLike
 
@@ -70,12 +69,14 @@ def as_images(
     hub = sys.modules.get("datasets")  # imported if the images are a Hugging Face data set
     if is_array(images):
         tensor = channels_first(as_tensor(images, "images"), image_shape)
+        check_shape(tensor, image_shape)
         return Labelled(to_levels(tensor, num_levels))
     if hub is not None and isinstance(images, hub.Dataset):
         labelled = read_dataset(images, columns, num_levels)
     else:
         labelled = read_items(images, num_levels, image_shape)
-    return labelled._replace(images=channels_first(labelled.images, image_shape))
+    check_shape(labelled.images, image_shape)
+    return labelled
 
 
 def is_array(images: Any) -> bool:
@@ -91,13 +92,15 @@ def read_items(images: Any, num_levels: int, image_shape: tuple[int, ...] | None
     """Read a list or torch data set of Pillow images, paths or arrays, or of pairs of one of them
     and a label."""
     try:
-        if isinstance(images, Picture) or not len(images):
-            raise TypeError(f"{type(images).__name__} without items")
-        is_pair = isinstance(images[0], tuple | list) and len(images[0]) == 2
+        if isinstance(images, Picture):
+            raise TypeError("one image")
+        first = images[0] if len(images) else None
     except (LookupError, TypeError, NotImplementedError) as error:
         raise UserError(
-            f"images: {shorten(error)}. Pass {ACCEPTED}; of one image or split, a list of it."
-        ) from None
+            f"Images of type {type(images).__name__} are not supported. Pass an array or tensor, "
+            "a list of Pillow images or paths, or one data set with an item 0."
+        ) from error
+    is_pair = isinstance(first, tuple | list) and len(first) == 2
     labels = [None] * len(images)
 
     def read(index: int) -> Tensor:
@@ -107,8 +110,9 @@ def read_items(images: Any, num_levels: int, image_shape: tuple[int, ...] | None
         elif isinstance(item, tuple) and len(item) == 1:  # of a TensorDataset
             (item,) = item
         if isinstance(item, Picture):
-            source = item if isinstance(item, Image.Image) else Path(item).expanduser()
-            return to_exact_levels(source, name, num_levels)
+            if not isinstance(item, Image.Image):
+                item, name = Path(item).expanduser(), os.fspath(item)
+            return to_exact_levels(item, name, num_levels)
         (image,) = channels_first(as_tensor(item, name).unsqueeze(0), image_shape)
         if len(image) not in COLOURS:
             raise UserError(
@@ -180,22 +184,15 @@ def channels_first(images: Tensor, image_shape: tuple[int, ...] | None = None) -
         image_shape: (C, H, W) of a model, or None.
 
     Raises:
-        UserError: for no images, another shape than that of the model, and a layout that is not
-            clear.
+        UserError: for a layout that is not clear.
     """
     shape = tuple(images.shape)
-    if not images.numel():
-        raise UserError(f"Expected at least one image, got shape {shape}.")
-    if len(shape) != 4:
-        advice = "images[None] for one image, or images[:, None] for grey images"
-        raise UserError(
-            f"Expected images of shape (N, C, H, W), got {shape}."
-            + f" Add an axis: {advice}." * (len(shape) == 3)
-        )
-    first, last = shape[1:], (shape[3], *shape[1:3])
+    if len(shape) != 4 or not images.numel() or shape[1:] == image_shape:
+        return images  # ``check_shape`` refuses the first two
     if image_shape is not None:
-        return _match(images, first, last, tuple(image_shape))
-    channels, height, width = first
+        is_last = (shape[3], *shape[1:3]) == image_shape
+        return images.permute(0, 3, 1, 2) if is_last else images
+    channels, height, width = shape[1:]
     # either layout is plausible with grey or RGB channels, or with fewer channels than pixels
     may_be_first = channels in COLOURS or height == width or channels <= min(height, width)
     may_be_last = width in COLOURS or width < min(channels, height)
@@ -216,21 +213,19 @@ def channels_first(images: Tensor, image_shape: tuple[int, ...] | None = None) -
     )
 
 
-def _match(
-    images: Tensor, first: tuple[int, ...], last: tuple[int, ...], expected: tuple[int, ...]
-) -> Tensor:
-    """Return images as (N, C, H, W) in the shape of a model, given their shapes (C, H, W) with
-    channels first and last."""
-    if first == expected:
-        return images
-    if last == expected:
-        return images.permute(0, 3, 1, 2)
-    channels, *size = expected
-    advice = f"Use images of {size[0]}x{size[1]} pixels and {channels} channels"
-    for layout, index in (first, "[:, :{}]"), (last, "[..., :{}]"):
-        if layout[1:] == expected[1:] and WITH_ALPHA.get(layout[0]) == channels:
-            advice = f"Remove the alpha channel: images{index.format(channels)}"
-    raise UserError(
-        f"Expected images of shape (N, {', '.join(map(str, expected))}), got "
-        f"{tuple(images.shape)}. {advice}."
-    )
+def check_shape(images: Tensor, image_shape: tuple[int, ...] | None) -> None:
+    """Raise a UserError if images are none, or are not (N, C, H, W), with the shape (C, H, W) of a
+    model if it is not None."""
+    shape, expected = tuple(images.shape), image_shape or ("C", "H", "W")
+    if not images.numel():
+        raise UserError(f"Expected at least one image, got shape {shape}.")
+    if len(shape) == 4 and image_shape in (None, shape[1:]):
+        return
+    advice = "Pass images of this size and number of channels."
+    if len(shape) == 3:
+        advice = "Add an axis: images[None] for one image, or images[:, None] for grey images."
+    for channels, index in (shape[1], "[:, :{}]"), (shape[-1], "[..., :{}]"):
+        if len(shape) == 4 and WITH_ALPHA.get(channels) == expected[0]:
+            advice = f"Remove the alpha channel: images{index.format(expected[0])}."
+    wanted = ", ".join(map(str, expected))
+    raise UserError(f"Expected images of shape (N, {wanted}), got {shape}. {advice}")

@@ -102,7 +102,7 @@ def to_exact_levels(item: Path | Image.Image, name: str, num_levels: int) -> Ten
     if not is_exact:
         raise UserError(
             f"'{name}' has pixels other than the 8-bit values of {num_levels} levels, "
-            f"255 k / {num_levels - 1}. Pass its levels as an array, or use num_levels=256."
+            f"255 k / {num_levels - 1}. Pass its levels as an array."
         )
     return levels
 

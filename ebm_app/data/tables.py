@@ -138,7 +138,10 @@ def choose_columns(features: Features, chosen: Columns) -> Columns:
         kinds.get(type(feature), []).append(name)
     images, classes, values = kinds.values()
     if not images:
-        raise UserError(f"The data set has no image column, only {', '.join(features)}.")
+        raise UserError(
+            f"The data set has no image column of the type datasets.Image, only "
+            f"{', '.join(features)}."
+        )
     values = [name for name in values if features[name].dtype.startswith(DISCRETE)]
     by_type = classes or [name for name in values if name == LABEL]
     return Columns(

@@ -35,7 +35,7 @@ def as_tensor(value: Any, what: str) -> Tensor:
         array = np.asarray(array)
         return torch.tensor(array.astype(array.dtype.newbyteorder("=")))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        reason = shorten(error)
+        reason = shorten(str(error).partition(". ")[0].rstrip("."))
         raise UserError(f"{what}: {reason}. Pass a tensor or an array of numbers.") from None
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from conftest import GREY, SMALL, error_of, random_images
@@ -10,7 +11,7 @@ from exact import F64, ExactModel, density_of, generator, like_modes, normal
 from ebm_app import EBM, train
 from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.images import load_images
-from ebm_app.data.labels import class_labels, labels_of_images, labels_of_samples
+from ebm_app.data.labels import class_labels, labels_of_images, labels_of_samples, names_of
 from ebm_app.nets.composite import EarlyNet, SplitNet
 from ebm_app.nets.networks import time_score_net
 from ebm_app.nets.time_score import ModelOutput
@@ -156,17 +157,43 @@ def test_labels_without_a_stein_head():
 
 def test_labels_are_expanded_and_checked():
     names = ("ant", "bee", "0", "fly", "moth")
-    assert class_labels(2, 3, names).tolist() == [2, 2, 2]
-    assert class_labels("fly", 2, names).tolist() == [3, 3]
+    assert labels_of_images(2, 3, names).tolist() == [2, 2, 2]
+    assert labels_of_images("fly", 2, names).tolist() == [3, 3]
     # a name takes precedence over a number
-    assert class_labels(["0", "1", 4], 3, names).tolist() == [2, 1, 4]
-    drawn = class_labels("random", 3000, names, seed=1)
-    assert torch.equal(drawn, class_labels("random", 3000, names, seed=1))
+    assert class_labels(["0", "1", 4], names).tolist() == [2, 1, 4]
+    drawn = labels_of_samples("random", 3000, names, seed=1)
+    assert torch.equal(drawn, labels_of_samples("random", 3000, names, seed=1))
     counts = drawn.bincount()  # each 600 with a standard deviation of 22
     assert len(counts) == 5 and (counts - 600).abs().max() < 100
-    for labels in (0.5, [-1], ["7"], "any"):
-        error_of(class_labels, labels, 3, names)
-    error_of(class_labels, 0, 1, ())
+    for labels in (0.5, [-1], [5], ["7"], "any", [], [[0]], np.ma.masked_array([0], [True])):
+        error_of(class_labels, labels, names)
+    error_of(class_labels, 0, ())
+
+
+def test_labels_of_likelihoods_are_one_or_one_per_image():
+    ebm = EBM(replace(GREY, num_classes=10)).eval()
+    torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
+    images = load_images("digits").test[:3]
+    whole = ebm.log_prob(images, labels=[1, 2, 3])
+    assert torch.equal(ebm.log_prob(images, labels=1)[:1], whole[:1])
+    for labels in ([1, 2], torch.tensor([1, 2]), ["1", "2"]):
+        assert "one for each of 3 images, got 2" in error_of(ebm.log_prob, images, labels=labels)
+    assert labels_of_samples([1, 2], 3, ebm.config.classes(), 0).tolist() == [1, 2, 1]
+    assert "at most 3" in error_of(labels_of_samples, [1] * 4, 3, ebm.config.classes(), 0)
+
+
+def test_integers_are_the_classes_of_that_number():
+    names = ("1", "2", "10")  # folders without a folder 0
+    assert class_labels([2, "10", 1], names).tolist() == [1, 2, 0]
+    assert class_labels(torch.tensor([10]), names).tolist() == [2]
+    assert "no class 0" in error_of(class_labels, 0, names)
+    assert names_of(torch.tensor([1, 2, -1]), names) == ["2", "10", -1]
+    ebm = EBM(replace(GREY, num_classes=3, class_names=names)).eval()
+    torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
+    images = load_images("digits").test[:2]
+    by_class = [ebm.log_prob(images, labels=name, num_draws=4) for name in names]
+    assert torch.equal(ebm.log_prob(images, labels=2, num_draws=4), by_class[1])
+    torch.testing.assert_close(ebm.classify(images), torch.stack(by_class, 1).softmax(1))
 
 
 def test_bpd_script_conditions_on_labels(script, tmp_path):
