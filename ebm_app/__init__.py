@@ -2,7 +2,8 @@
 
 ``EBM`` is an energy-based model of images, and ``train`` trains it. ``Flow`` is a normalising flow
 whose latent space an ``EBM`` can use. ``CTSMRatio`` and ``ClassifierRatio`` estimate the log
-density ratio of two samples, and ``mutual_information`` the dependence of paired rows. ``PATHS``,
+density ratio of two samples, and ``mutual_information`` the dependence of paired rows.
+``quantise`` rounds images to grey levels. ``UserError`` is the error of invalid input. ``PATHS``,
 ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` list the options by name. Each module states its
 equations.
 """
@@ -12,6 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ebm_app.data.levels import quantise
     from ebm_app.ebm import EBM
     from ebm_app.flow import Flow
     from ebm_app.likelihood import ESTIMATORS
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from ebm_app.ratios.information import mutual_information
     from ebm_app.sampling import SAMPLERS
     from ebm_app.training.ebm import train
+    from ebm_app.utils.errors import UserError
 
 #: Public names and their modules, imported at first use because importing takes seconds
 HOMES = {
@@ -36,7 +39,9 @@ HOMES = {
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
     "SAMPLERS": "sampling",
+    "UserError": "utils.errors",
     "mutual_information": "ratios.information",
+    "quantise": "data.levels",
     "train": "training.ebm",
 }
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ebm_app.config import EBMConfig, ImageShape, PathConfig
 from ebm_app.data.labels import Labels, labels_of_images, labels_of_samples
-from ebm_app.data.levels import quantise
+from ebm_app.data.levels import quantise_samples
 from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import (
@@ -437,4 +437,5 @@ class EBM(PretrainedModel):
 
     def to_images(self, x: Tensor) -> Tensor:
         """Decode points in the path's space into quantised images in [0, 1], on the CPU."""
-        return quantise(self.space.decode(self.points(x).detach()), self.config.num_levels).cpu()
+        decoded = self.space.decode(self.points(x).detach())
+        return quantise_samples(decoded, self.config.num_levels).cpu()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.config import FORMAT_VERSION, ImageShape
-from ebm_app.data.levels import dequantise, quantise
+from ebm_app.data.levels import dequantise, quantise_samples
 from ebm_app.folders import FLOW
 from ebm_app.likelihood.bits import Likelihood, checked_levels, likelihood_of
 from ebm_app.likelihood.noise import noise_for
@@ -89,4 +89,4 @@ class Flow(PretrainedModel):
         generator = make_generator("cpu", check_argument(Seed, "seed", seed))
         u = torch.randn((num_images, *self.config.image_shape), generator=generator).to(self.dtype)
         x = self.space.decode(u.to(self.device))
-        return quantise(x, self.config.num_levels).cpu()
+        return quantise_samples(x, self.config.num_levels).cpu()

@@ -38,6 +38,7 @@ class Arguments(toy.Arguments):
     y: str | None = setting("file of the rows of Y, paired with X; may be the file of X", None)
     x_columns: tuple[str, ...] = setting("columns of --x, by default all", ())
     y_columns: tuple[str, ...] = setting("columns of --y, by default all", ())
+    no_header: bool = setting("text tables have no header; columns are numbered from 0", False)
     method: Literal["auto", "classifier", "ctsm_v"] = setting(
         "for --x and --y. auto: a classifier, and ctsm_v if the information is too large for it",
         "auto",
@@ -71,7 +72,8 @@ def estimate_rows(args: Arguments) -> dict[str, Any]:
     from ebm_app.ratios.rows import read_rows
 
     output = Output(args.output_dir / "mi_data.json", args)
-    x, y = read_rows(args.x, args.x_columns), read_rows(args.y, args.y_columns)
+    header = None if args.no_header else 0
+    x, y = read_rows(args.x, args.x_columns, header), read_rows(args.y, args.y_columns, header)
     ratio = None
     if args.method != "auto":
         ratio = make_ratio(args.method, args.iterations, args.seed)

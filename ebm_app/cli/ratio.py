@@ -6,6 +6,7 @@ ebm ratio --x0 last_year.csv --x1 this_year.csv --columns age income
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +31,7 @@ class Arguments:
         "ctsm_v",
     )
     columns: tuple[str, ...] = setting("columns of the files, by default all", ())
+    no_header: bool = setting("text tables have no header; columns are numbered from 0", False)
     num_folds: int = setting("number of cross-fitting folds, each with its own network", 5)
     iterations: Steps | None = setting(
         "max training steps of each network: 400, or 1,000 for the classifier", None
@@ -46,8 +48,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     from ebm_app.ratios.rows import read_rows
 
-    x0, x1 = (read_rows(path, args.columns) for path in (args.x0, args.x1))
-    at = None if args.at is None else read_rows(args.at, args.columns)
+    read = partial(read_rows, columns=args.columns, header=None if args.no_header else 0)
+    x0, x1 = map(read, (args.x0, args.x1))
+    at = None if args.at is None else read(args.at)
     output = Output(args.output_dir / "ratio.json", args)
     ratio = make_ratio(args.method, args.iterations, args.seed, args.num_folds).fit(x0, x1)
     estimate = ratio.estimate_

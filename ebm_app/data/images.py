@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ebm_app.data.inputs import as_images
 from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display
-from ebm_app.data.named import DATASETS
+from ebm_app.data.named import ALIASES, DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import FOLDER, HUB, read_files
 from ebm_app.data.splits import SPLITS, Labelled
@@ -164,7 +164,8 @@ class ImageData:
         index = SPLITS.index(choose("split", name, SPLITS))
         if self.labels is None:
             raise UserError(
-                f"The images of {self.name} have no class labels. Use a labelled data set."
+                f"The images of {self.name} have no class labels. Use a labelled data set, or "
+                "choose a column with --label_column."
             )
         return self.labels[index]
 
@@ -246,6 +247,7 @@ def load_images(
             ambiguous splits or columns.
     """
     name = check_argument(str, "name", name)
+    name = ALIASES.get(name, name)
     if name == FOLDER:
         raise UserError("'folder:' has no path. Use folder:PATH.")
     num_levels, convert = NUM_VALUES, partial(to_pixels, resolution=resolution)

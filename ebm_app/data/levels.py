@@ -54,11 +54,29 @@ def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
     return x
 
 
-def quantise(x: Tensor, num_levels: int) -> Tensor:
-    """Return display values of the levels k = floor(x L) of continuous values x: ``(*) -> (*)``.
+def quantise(x: Any, num_levels: int) -> Tensor:
+    """Return display values of the levels k = floor(x L) of values x in [0, 1]: ``(*) -> (*)``.
+    1 has the level L - 1.
 
-    Samples may be outside [0, 1), so levels are clamped to 0..L - 1. Half precision is converted
-    to float32.
+    >>> quantise(torch.tensor([0.0, 0.3, 1.0]), 3)
+    tensor([0., 0., 1.])
+
+    Args:
+        x: tensor or array of floats. Half precision is converted to float32.
+        num_levels: number L of levels.
+
+    Raises:
+        UserError: for values that are not floats in [0, 1].
+    """
+    x = as_tensor(x, "images")
+    if not x.is_floating_point() or not ((x >= 0) & (x <= 1)).all():
+        raise UserError("Expected floating-point images in [0, 1]. Scale them, as uint8 / 255.")
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return to_display((x * num_levels).floor().clamp(max=num_levels - 1), num_levels)
+
+
+def quantise_samples(x: Tensor, num_levels: int) -> Tensor:
+    """Return ``quantise`` of samples, which are clamped to [0, 1].
 
     Raises:
         UserError: for values that are not finite.
@@ -68,8 +86,7 @@ def quantise(x: Tensor, num_levels: int) -> Tensor:
             "The sampled images are not finite. Change the settings of the sampler, or check "
             "whether the training of the model has diverged."
         )
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
-    return to_display((x * num_levels).floor().clamp(0, num_levels - 1), num_levels)
+    return quantise(x.clamp(0, 1), num_levels)
 
 
 def to_display(levels: Tensor, num_levels: int) -> Tensor:
@@ -93,7 +110,10 @@ def to_levels(images: Any, num_levels: int) -> Tensor:
             )
         return images
     if not images.is_floating_point():
-        raise UserError(f"Expected images in [0, 1] or uint8 levels, got {images.dtype}.")
+        raise UserError(
+            f"Expected floats in [0, 1] or uint8 levels, got {images.dtype}. Convert levels to "
+            "uint8."
+        )
     scaled = images.to(torch.promote_types(images.dtype, torch.float32)) * (num_levels - 1)
     k = scaled.round()
     wrong = ~((scaled - k).abs() <= 1e-3) | (k < 0) | (k > num_levels - 1)  # true for NaN

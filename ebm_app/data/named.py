@@ -103,3 +103,5 @@ SOURCES = (
     Source("cifar10", 256, "CIFAR10", max_validation=5_000, class_names=OBJECTS),
 )
 DATASETS = {source.name: source for source in SOURCES}
+#: Other names of data sets
+ALIASES = {"fashion": "fashion_mnist"}

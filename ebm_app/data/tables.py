@@ -85,7 +85,8 @@ def quiet_loading(name: str) -> Iterator[None]:
         yield
     except Exception as error:  # the package raises many exception types
         raise UserError(
-            f"Cannot read the data set '{name}': {shorten(error.__cause__ or error)}."
+            f"Cannot read the data set '{name}': {shorten(error.__cause__ or error)}. Check the "
+            "name or path."
         ) from error
 
 

@@ -4,6 +4,7 @@ No file is unpickled.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,33 +24,48 @@ ROWS_PER_FOLD = 5
 MIN_IDENTIFIED = 20
 
 
-def read_rows(path: str | Path, columns: Sequence[str] = ()) -> "DataFrame":
-    """Read rows (N, d) of numbers from a .npy file, or from a .parquet file or a text table with a
-    header: .csv with commas, .tsv with tabs, also compressed as .gz.
+def read_rows(
+    path: str | Path, columns: Sequence[str] = (), header: int | None = 0
+) -> "DataFrame":
+    """Read rows (N, d) of numbers from a .npy file, or from a .parquet file or a text table: .csv
+    with commas, .tsv with tabs, also compressed as .gz.
 
     Args:
         columns: columns of a table, by default all; others may hold text.
+        header: index of the line with the names of the columns of a text table. None for a table
+            without names, whose columns are numbered from 0.
 
     Raises:
-        UserError: if the file is missing or damaged, a column is missing, or a value is not a
-            finite number.
+        UserError: if the file is missing or damaged, a column is missing, a value is not a finite
+            number, or the header has numbers instead of names.
     """
     import pandas as pd  # takes half a second to import
 
     path = Path(path).expanduser()
     open_file(path).close()
+    has_numbers_first = False
     try:
         if path.suffix == ".npy":
             table = pd.DataFrame(np.load(path, mmap_mode="r", allow_pickle=False))
         elif path.suffix == ".parquet":
             table = pd.read_parquet(path)
         else:
-            table = pd.read_csv(path, sep="\t" if ".tsv" in path.suffixes else ",")
+            read = partial(pd.read_csv, path, sep="\t" if ".tsv" in path.suffixes else ",")
+            table = read(header=header).rename(columns=str)
+            first = read(header=None, nrows=1)
+            is_numeric = all(map(pd.api.types.is_numeric_dtype, first.dtypes))
+            # pandas writes 0, 1, ... for columns without names
+            has_numbers_first = is_numeric and [*first.iloc[0]] != [*first]
     except Exception as error:  # numpy and pandas raise a dozen exception types for damaged files
         raise UserError(
             f"Cannot read '{path}' ({shorten(error) or type(error).__name__}). Save numbers with "
             "numpy.save, or a .csv, .tsv or .parquet table with pandas."
         ) from error
+    if has_numbers_first and header is not None and not columns:
+        raise UserError(
+            f"The first line of '{path}' has numbers instead of the names of columns. Add a line "
+            "of names, use --no_header (in Python, header=None), or select columns by name."
+        )
     if not set(columns) <= set(table):
         available, names = (shorten(", ".join(map(str, part))) for part in (table, columns))
         raise UserError(f"Expected some of the columns {available} of '{path}', got {names}.")

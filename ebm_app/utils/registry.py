@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -40,8 +41,10 @@ def choose(kind: str, name: str, options: Iterable[str]) -> str:
     """
     names = sorted(options)
     if not isinstance(name, str) or name not in names:
+        near = get_close_matches(str(name), names, 1)
+        advice = f"did you mean '{near[0]}'? Choose" if near else "choose"
         raise UserError(
-            f"unknown {kind} '{shorten(name)}': choose one of {', '.join(names) or 'none'}"
+            f"unknown {kind} '{shorten(name)}': {advice} one of {', '.join(names) or 'none'}"
         )
     return name
 

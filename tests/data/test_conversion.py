@@ -13,7 +13,7 @@ from PIL import Image
 from ebm_app.config import EBMConfig
 from ebm_app.data.augmentation import AUGMENTATIONS, Affine
 from ebm_app.data.images import load_images
-from ebm_app.data.levels import dequantise, quantise, to_display, to_levels
+from ebm_app.data.levels import dequantise, quantise, quantise_samples, to_display, to_levels
 from ebm_app.data.pictures import convert_image, to_pil, to_pixels, to_uint8
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.random import RowNoise
@@ -40,12 +40,15 @@ def test_level_maps_invert_each_other(num_levels, dtype):
     assert back.dtype == torch.uint8 and torch.equal(back, levels)
 
 
-def test_quantise_saturates():
+def test_samples_saturate_and_images_are_checked():
     x = torch.tensor([-5.0, -1e-9, 0.0, 0.24, 0.25, 0.99, 1.0, 7.0], dtype=torch.float64)
     expected = torch.tensor([0, 0, 0, 0, 1, 3, 3, 3], dtype=torch.float64) / 3
-    assert torch.equal(quantise(x, 4), expected)
-    assert torch.equal(quantise(x.bfloat16(), 4), expected.float())
-    assert "not finite" in error_of(quantise, torch.tensor([torch.nan]), 4)
+    assert torch.equal(quantise_samples(x, 4), expected)
+    assert torch.equal(quantise_samples(x.bfloat16(), 4), expected.float())
+    assert "not finite" in error_of(quantise_samples, torch.tensor([torch.nan]), 4)
+    assert torch.equal(quantise(x[2:-1].numpy(), 4), expected[2:-1])
+    for wrong in (x, torch.arange(4), torch.tensor([torch.nan]), [0.5, 255.0]):
+        assert "[0, 1]" in error_of(quantise, wrong, 4)
 
 
 def test_to_levels_accepts_only_grid_values_and_levels():

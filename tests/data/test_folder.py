@@ -14,6 +14,7 @@ from PIL import Image
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
+from ebm_app.data.inputs import as_images
 from ebm_app.evaluation.held_out import labels_for
 from ebm_app.training.config import with_settings
 from ebm_app.training.ebm import make_config
@@ -227,3 +228,6 @@ def test_unusable_file_is_named_and_skipped_on_request(tmp_path, content, reason
     data = load_images(f"folder:{tmp_path}", skip_bad=True)
     assert sum(map(len, data.names)) == 60 and data.report["bad"] == ["bad one.png"]
     assert "bad one.png" in data.describe()
+    if content:  # a Pillow image is read as its file
+        message = error_of(as_images, [GREY, Image.open(io.BytesIO(content))])
+        assert "'image 1'" in message and reason in message

@@ -74,6 +74,18 @@ def test_columns_without_a_name_raise(tmp_path):
     assert "Cannot read" in error_of(read_rows, tmp_path / "x.npy")  # a pickle
 
 
+def test_tables_without_names_are_read_if_asked(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("0.5,2\n1.5,2.5\n")
+    assert "--no_header" in error_of(read_rows, path)
+    assert read_rows(path, header=None).to_numpy().tolist() == [[0.5, 2], [1.5, 2.5]]
+    assert read_rows(path, ["1"], header=None).to_numpy().tolist() == [[2], [2.5]]
+    path.write_text("2024,2025\n1.5,2.5\n")
+    assert read_rows(path, ["2025"]).to_numpy().tolist() == [[2.5]]
+    pd.DataFrame(NUMBERS).to_csv(path, index=False)  # names 0, 1, 2
+    np.testing.assert_allclose(read_rows(path), NUMBERS)
+
+
 @pytest.mark.parametrize(
     "values",
     [
