@@ -1,16 +1,14 @@
 """Class labels: from names or numbers to the index of a class in a model or data set."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import PositiveInt, check_argument
+from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.fields import PositiveInt, check_argument, to_python
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
-from ebm_app.utils.tensors import as_tensor
 
 #: Value of ``labels`` for random labels with equal class frequencies
 RANDOM = "random"
@@ -36,8 +34,8 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
 def class_labels(labels: Labels, names: Sequence[str]) -> Tensor:
     """Return the index (K,) of each label in the names of the classes.
 
-    An integer is the class whose name is this number, if the names of all classes are integers,
-    and otherwise the index of the class.
+    An integer, or the text of one, is the class with this name. If no class has it, and not all
+    names are integers, it is the index of the class.
 
     >>> class_labels(["dog", 0], names=["cat", "dog"])
     tensor([1, 0])
@@ -53,24 +51,15 @@ def class_labels(labels: Labels, names: Sequence[str]) -> Tensor:
     """
     if not names:
         raise UserError("This model was trained without labels. Leave out labels.")
-    labels = [labels] if isinstance(labels, str) else labels
-    if isinstance(labels, Sequence):
-        labels = [_number(label, names) for label in labels]
-    values = torch.atleast_1d(as_tensor(labels, "labels"))
-    if not torch.can_cast(values.dtype, torch.long) or values.ndim != 1 or not len(values):
+    values = to_python(labels)  # of arrays and tensors
+    is_one = isinstance(values, str) or not isinstance(values, Sequence)
+    values = [to_python(value) for value in ([values] if is_one else values)]
+    if not values or not {*map(type, values)} <= {int, str}:
         raise UserError(
-            f"Expected one or several integer labels, got {values.dtype} of shape "
-            f"{tuple(values.shape)}."
+            f"Expected integers or names of classes as labels, got {shorten(repr(labels))}. Pass "
+            "one label or a list."
         )
-    numbers = class_numbers(names) or range(len(names))
-    index = {number: position for position, number in enumerate(numbers)}
-    for value in values.tolist():
-        if value not in index:
-            raise UserError(
-                f"There is no class {value}. Use a number from {min(index)} to {max(index)}, or a "
-                f"name: {', '.join(names)}."
-            )
-    return torch.tensor([index[value] for value in values.tolist()])
+    return torch.tensor([_index(str(value), names) for value in values])
 
 
 def labels_of_images(labels: Labels, num: int, names: Sequence[str]) -> Tensor:
@@ -113,11 +102,9 @@ def names_of(indices: Tensor, names: Sequence[str]) -> list[str | int]:
     return [names[index] if index in known else index for index in indices.tolist()]
 
 
-def _number(label: Any, names: Sequence[str]) -> Any:
-    """Return the number of a class, given its name or its number, which may be a string."""
-    if not isinstance(label, str):
-        return label
-    if label.isdecimal() and label not in names:
-        return int(label)
-    position = names.index(choose("class", label, names))
-    return (class_numbers(names) or range(len(names)))[position]
+def _index(label: str, names: Sequence[str]) -> int:
+    """Return the index of the class with a name or number."""
+    numbers = class_numbers(names) or range(len(names))
+    if label not in names and label.isdecimal() and int(label) in numbers:
+        return numbers.index(int(label))
+    return names.index(choose("class", label, names))

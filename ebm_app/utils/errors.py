@@ -18,7 +18,15 @@ MAX_ERRORS = 3
 
 
 class UserError(ValueError):
-    """Error that the user can fix. The one-line message says what is wrong and what to do."""
+    """Error that the user can fix. The one-line message says what is wrong and what to do.
+
+    >>> from ebm_app import EBM, UserError
+    >>> try:
+    ...     EBM.from_pretrained("digits").log_prob([])
+    ... except UserError as error:
+    ...     print(error)
+    Expected at least one image, got shape (0,).
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.splitlines()))

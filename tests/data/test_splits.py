@@ -72,6 +72,6 @@ def test_few_images_are_refused_with_their_number(tmp_path, num):
 @pytest.mark.parametrize(("num", "held_out"), [(40, 4), (9, 2)])
 def test_a_tenth_of_a_tensor_is_held_out(num, held_out):
     images = torch.arange(num, dtype=torch.uint8).view(-1, 1, 1, 1)
-    data = ImageData.from_tensors(images, None, 256)
+    data = ImageData.from_tensors(images, None, num)
     found, rest = (x.flatten().tolist() for x in (data.validation, data.train))
     assert sorted(found + rest) == list(range(num)) and len(found) == held_out

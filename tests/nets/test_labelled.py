@@ -165,7 +165,8 @@ def test_labels_are_expanded_and_checked():
     assert torch.equal(drawn, labels_of_samples("random", 3000, names, seed=1))
     counts = drawn.bincount()  # each 600 with a standard deviation of 22
     assert len(counts) == 5 and (counts - 600).abs().max() < 100
-    for labels in (0.5, [-1], [5], ["7"], "any", [], [[0]], np.ma.masked_array([0], [True])):
+    masked = np.ma.masked_array([0], [True])
+    for labels in (0.5, True, [-1], [5], ["7"], "any", [], [[0]], [None], masked):
         error_of(class_labels, labels, names)
     error_of(class_labels, 0, ())
 
@@ -186,7 +187,8 @@ def test_integers_are_the_classes_of_that_number():
     names = ("1", "2", "10")  # folders without a folder 0
     assert class_labels([2, "10", 1], names).tolist() == [1, 2, 0]
     assert class_labels(torch.tensor([10]), names).tolist() == [2]
-    assert "no class 0" in error_of(class_labels, 0, names)
+    assert "unknown class '0'" in error_of(class_labels, 0, names)
+    assert class_labels([2, 1], ("2", "cat", "dog")).tolist() == [0, 1]
     assert names_of(torch.tensor([1, 2, -1]), names) == ["2", "10", -1]
     ebm = EBM(replace(GREY, num_classes=3, class_names=names)).eval()
     torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
