@@ -13,6 +13,7 @@ from ebm_app.data.labels import sort_classes
 from ebm_app.data.pictures import ToPixels, read_image
 from ebm_app.data.splits import named_splits
 from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.fields import user_errors
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -113,7 +114,8 @@ def read_rows(
         raise UserError(f"The data set has no split train, only {', '.join(datasets)}.")
     columns = choose_columns(datasets[splits["train"]].features, columns)
     for own in splits.values():
-        choose_columns(datasets[own].features, columns)
+        with user_errors(f"split {own}"):
+            choose_columns(datasets[own].features, columns)
     used = {split: datasets[own] for split, own in splits.items()}
     classes = class_names(used.values(), columns.label) if columns.label else ()
     rows = [
@@ -167,10 +169,19 @@ def _choose(kind: str, chosen: str | None, by_type: list[str], possible: list[st
 
 
 def class_names(datasets: Iterable[Dataset], column: str) -> tuple[str, ...]:
-    """Return the names of the classes of all data sets."""
+    """Return the names of the classes of all data sets.
+
+    Raises:
+        UserError: if only some of the data sets have names for the values of the column.
+    """
     from datasets import ClassLabel  # takes seconds to import
 
-    names = {}
+    datasets, names = [*datasets], {}
+    if len({isinstance(dataset.features[column], ClassLabel) for dataset in datasets}) > 1:
+        raise UserError(
+            f"The column '{column}' has the type ClassLabel in some splits only. Cast it to this "
+            "type in all splits, with the same names."
+        )
     for dataset in datasets:
         if isinstance(feature := dataset.features[column], ClassLabel):
             names |= dict.fromkeys(feature.names)

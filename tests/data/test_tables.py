@@ -128,6 +128,12 @@ def test_classes_of_splits_are_matched_by_name(tmp_path):
         parts[split] = Dataset.from_dict(columns, features=Features(kinds))
     data = load_images(saved(tmp_path / "one", parts))
     assert data.class_names == ("a", "b", "c") and labels_of(data) == [*"abc"] * 20
+    number = parts["test"].cast_column("kind", Value("int64"))
+    mixed = DatasetDict(train=parts["train"], test=number)
+    assert "some splits only" in error_of(load_images, saved(tmp_path / "mixed", mixed))
+    mixed["test"] = number.remove_columns("kind")
+    message = error_of(load_images, saved(tmp_path / "without", mixed))
+    assert "split test: The data set has no label column 'kind'" in message
     parts["test"] = parts["test"].remove_columns("image")
     assert "no image column" in error_of(load_images, saved(tmp_path / "two", parts))
 
