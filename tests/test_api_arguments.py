@@ -71,6 +71,8 @@ def test_invalid_settings_raise_a_user_error(ebm):
         {"a": 1},
     ):
         error_of(ebm.sample, **{"num_images": 1, **settings})
+    assert "did you mean 'num_steps'?" in error_of(ebm.sample, 1, num_step=3)
+    assert "did you mean 'num_nodes'?" in error_of(ebm.likelihood, IMAGES, num_node=3)
     for settings in ({"repeats": 0}, {"estimator": "v"}, {"num_nodes": 0.5}, {"batch_size": 0}):
         error_of(ebm.likelihood, IMAGES, **settings)
     for x in (IMAGES[0], IMAGES.long(), IMAGES[:0]):

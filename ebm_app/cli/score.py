@@ -85,12 +85,12 @@ def read_levels(
 ) -> "dict[int, Tensor]":
     """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index. With
     ``--skip_bad``, print the errors of files that cannot be used."""
-    from ebm_app.data.pictures import convert_image, read_image  # slow to import
+    from ebm_app.data.pictures import convert_image  # slow to import
 
     levels = {}
     for number, file in enumerate(files[begin : begin + num], begin):
         try:
-            levels[number] = convert_image(read_image(file), str(file), form, args.conversions())
+            levels[number] = convert_image(file, str(file), form, args.conversions())
         except UserError as error:
             if not args.skip_bad:
                 raise

@@ -224,8 +224,9 @@ def check_shape(images: Tensor, image_shape: tuple[int, ...] | None) -> None:
     advice = "Pass images of this size and number of channels."
     if len(shape) == 3:
         advice = "Add an axis: images[None] for one image, or images[:, None] for grey images."
-    for channels, index in (shape[1], "[:, :{}]"), (shape[-1], "[..., :{}]"):
-        if len(shape) == 4 and WITH_ALPHA.get(channels) == expected[0]:
-            advice = f"Remove the alpha channel: images{index.format(expected[0])}."
+    elif len(shape) == 4 and WITH_ALPHA.get(shape[1]) == expected[0]:
+        advice = f"Remove the alpha channel: images[:, :{expected[0]}]."
+    elif len(shape) == 4 and WITH_ALPHA.get(shape[3]) == expected[0]:
+        advice = f"Remove the alpha channel: images[..., :{expected[0]}]."
     wanted = ", ".join(map(str, expected))
     raise UserError(f"Expected images of shape (N, {wanted}), got {shape}. {advice}")

@@ -23,15 +23,16 @@ from ebm_app.utils.files import open_file, replace_file
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 DEEP = "The image '{}' has more than 8 bits per channel. Save it as 8-bit."
+#: Path or content of an image file, or a Pillow image
+Source = Path | BinaryIO | Image.Image
 #: (image, name in error messages) -> uint8 (C, H, W)
-ToPixels = Callable[[Image.Image, str], Tensor]
+ToPixels = Callable[[Source, str], Tensor]
 
 
-def read_image(source: Path | BinaryIO | Image.Image, name: str | None = None) -> Image.Image:
+def read_image(source: Source, name: str | None = None) -> Image.Image:
     """Read an image in mode L (grey) or RGB.
 
     Args:
-        source: path or content of a file, or a Pillow image.
         name: name of the image in error messages; None for the path.
 
     Raises:
@@ -75,11 +76,10 @@ def _to_grey_or_rgb(image: Image.Image, name: str) -> Image.Image:
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
-def to_pixels(item: Image.Image, name: str, resolution: int | None = None) -> Tensor:
+def to_pixels(item: Source, name: str, resolution: int | None = None) -> Tensor:
     """Convert an image to uint8 (C, H, W), C = 1 or 3.
 
     Args:
-        item: a Pillow image.
         name: name of the image in error messages.
         resolution: side in pixels. The shorter side is resized to it with an antialiased triangle
             filter, then the image is centre-cropped. None keeps the size.
@@ -90,7 +90,7 @@ def to_pixels(item: Image.Image, name: str, resolution: int | None = None) -> Te
     return _pixels_of(image)
 
 
-def to_exact_levels(item: Path | Image.Image, name: str, num_levels: int) -> Tensor:
+def to_exact_levels(item: Source, name: str, num_levels: int) -> Tensor:
     """Convert an image whose pixels are the 8-bit values of levels, as in saved samples, to these
     levels, uint8 (C, H, W).
 
@@ -114,9 +114,9 @@ def _pixels_of(image: Image.Image) -> Tensor:
 
 
 def convert_image(
-    item: Image.Image, name: str, form: ImageFormat, allowed: Collection[str] = ()
+    item: Source, name: str, form: ImageFormat, allowed: Collection[str] = ()
 ) -> Tensor:
-    """Convert a Pillow image to the levels of a model, uint8 (C, H, W).
+    """Convert an image to the levels of a model, uint8 (C, H, W).
 
     Images are resized as in ``to_pixels``. Pixels must be the 8-bit values of the model's levels,
     as in saved samples; "round_levels" allows other pixels.

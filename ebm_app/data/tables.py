@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ebm_app.data.labels import sort_classes
-from ebm_app.data.pictures import ToPixels, read_image
+from ebm_app.data.pictures import ToPixels
 from ebm_app.data.splits import named_splits
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import user_errors
@@ -52,9 +52,8 @@ class Row(NamedTuple):
         (file,) = self.files[self.index].values()
         if file is None:
             raise UserError(f"'{self.name}' is missing. Remove its row.")
-        if file["bytes"] is None:
-            return convert(read_image(Path(file["path"])), self.name)
-        return convert(read_image(io.BytesIO(file["bytes"]), self.name), self.name)
+        is_path = file["bytes"] is None
+        return convert(Path(file["path"]) if is_path else io.BytesIO(file["bytes"]), self.name)
 
 
 def load_hub(name: str) -> dict[str, Dataset]:

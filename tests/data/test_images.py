@@ -64,7 +64,7 @@ def test_damaged_and_missing_files_are_user_errors(mnist, file, shape):
     assert f"Cannot read mnist in '{root}'" in message and "--download" in message
 
 
-@pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
+@pytest.mark.parametrize("name", ["fashion_mnist", "fashion", "cifar10"])
 def test_downloads_only_on_request(name, tmp_path, monkeypatch):
     download = Mock(side_effect=URLError("no network"))
     monkeypatch.setattr("urllib.request.urlopen", download)
@@ -124,6 +124,7 @@ def test_cifar_is_read_from_parquet_files(tmp_path):
 def test_unknown_names_and_resolutions_are_user_errors():
     message = error_of(load_images, "imagenet")
     assert all(name in message for name in ("'imagenet'", "folder:PATH", *DATASETS))
+    assert "'mnits': did you mean 'mnist'?" in error_of(load_images, "mnits")
     assert "resolution" in error_of(load_images, "digits", resolution=16)
     assert "folder:PATH" in error_of(load_images, "folder:")
 

@@ -11,10 +11,12 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from ebm_app.data import cache, tables
+from ebm_app import train
+from ebm_app.data import cache, pictures
 from ebm_app.data.images import load_images
 from ebm_app.data.inputs import as_images
 from ebm_app.data.pictures import read_image
+from ebm_app.data.tables import Columns
 
 PIXELS = np.random.RandomState(0).randint(0, 256, (60, 8, 8, 3)).astype(np.uint8)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
@@ -89,7 +91,10 @@ def test_image_column_is_chosen_if_there_are_two(tmp_path):
     assert load_images(name, image_column="conditioning_image").image_shape == (1, 8, 8)
     assert "no image column 'x'" in error_of(load_images, name, image_column="x")
     assert "fixed columns" in error_of(load_images, "digits", label_column="x")
-    assert "2 image columns" in error_of(as_images, table(a=GREY, b=PICTURES))
+    two = table(a=GREY, b=PICTURES)
+    assert "2 image columns" in error_of(as_images, two)
+    assert torch.equal(as_images(two, columns=Columns("b")).images, TENSOR)
+    assert "no image column 'c'" in error_of(train, two, tmp_path / "run", image_column="c")
 
 
 def test_label_column_is_chosen_if_there_are_two(tmp_path):
@@ -210,7 +215,9 @@ def test_split_without_readable_images_is_refused(tmp_path):
 def reads(monkeypatch, tmp_path):
     """Return the files read, with an empty cache."""
     files = []
-    monkeypatch.setattr(tables, "read_image", lambda file: files.append(file) or read_image(file))
+    monkeypatch.setattr(
+        pictures, "read_image", lambda *file: files.append(file) or read_image(*file)
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return files
 
