@@ -129,7 +129,8 @@ class ImageData:
             is_integer = not (labels.is_floating_point() or labels.is_complex())
             if labels.shape != images.shape[:1] or not is_integer or (labels < lowest).any():
                 raise UserError(
-                    f"Expected {len(images)} non-negative integer labels, one per image."
+                    f"Expected {len(images)} non-negative integer labels, one per image, got "
+                    f"{labels.dtype} of shape {tuple(labels.shape)}."
                 )
             labels = labels.long().cpu()
         train = Labelled(images.cpu(), labels, None, class_names)

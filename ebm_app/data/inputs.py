@@ -143,10 +143,9 @@ def number_classes(labels: Tensor, names: tuple[str, ...]) -> tuple[Tensor, tupl
     >>> number_classes(torch.tensor([0, 1, 2]), ("1", "10", "2"))
     (tensor([0, 2, 1]), ('1', '2', '10'))
     """
-    is_index = torch.can_cast(labels.dtype, torch.long) and not {*labels.tolist()} - {
-        *range(len(names))
-    }
-    if not is_index:
+    known = {*range(len(names))}
+    is_integer = torch.can_cast(labels.dtype, torch.long)
+    if not is_integer or not known.issuperset(labels.flatten().tolist()):
         return labels, ()
     ordered = sort_classes(names)
     return torch.tensor([ordered.index(name) for name in names])[labels.long()], ordered

@@ -171,13 +171,16 @@ def test_items_of_data_sets_are_read_as_arrays(tmp_path):
 def test_classes_of_folders_are_sorted_as_numbers():
     labels = [index % 11 for index in range(12)]
     names = [Folders.classes[label] for label in labels]
-    for data in (Folders([*zip(PICTURES, labels, strict=True)]),):
-        for given in (data, Subset(data, range(12))):
-            _, found, _, classes = as_images(given)
-            assert classes == tuple(map(str, range(11)))
-            assert [classes[label] for label in found] == names
-            assert found.tolist() == [*map(int, names)]
+    data = Folders([*zip(PICTURES, labels, strict=True)])
+    for given in (data, Subset(data, range(12))):
+        _, found, _, classes = as_images(given)
+        assert classes == tuple(map(str, range(11)))
+        assert found.tolist() == [*map(int, names)]
     assert sort_classes(["b", "a"]) == ("b", "a")
+    one_hot = Items([(picture, [0, 1]) for picture in PICTURES])
+    assert "got torch.int64 of shape (12, 2)" in error_of(
+        ImageData.from_tensors, one_hot, None, 256
+    )
 
 
 def test_masks_and_sparse_tensors_are_refused():
