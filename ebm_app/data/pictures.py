@@ -7,6 +7,7 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,8 +63,7 @@ def _to_grey_or_rgb(image: Image.Image, name: str) -> Image.Image:
     # MPO is a JPEG format of phones; its first frame is the photo
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise UserError(f"'{name}' has several frames. Save each frame as a file.")
-    # Pillow converts 16-bit colour to 8-bit; only the raw mode ("RGB;16B") reveals it
-    if isinstance(image, ImageFile.ImageFile) and ";16" in str(image.tile):
+    if _has_deep_colours(image):
         raise UserError(DEEP.format(name))
     image = ImageOps.exif_transpose(image)
     if image.mode[0] in "IF":
@@ -74,6 +74,18 @@ def _to_grey_or_rgb(image: Image.Image, name: str) -> Image.Image:
         raise UserError(f"The image '{name}' is transparent. Save it without an alpha channel.")
     image.info.pop("transparency", None)
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+
+
+def _has_deep_colours(image: Image.Image) -> bool:
+    """Whether an image file has 16-bit colours, which Pillow converts to 8 bits. Only the raw mode
+    ("RGB;16B") reveals this, and only before the image is decoded."""
+    if not isinstance(image, ImageFile.ImageFile):
+        return False
+    if image.tile or not image.filename:
+        return ";16" in str(image.tile)
+    with suppress(OSError), Image.open(image.filename) as unread:
+        return ";16" in str(unread.tile)
+    return False
 
 
 def to_pixels(item: Source, name: str, resolution: int | None = None) -> Tensor:

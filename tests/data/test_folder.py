@@ -231,3 +231,7 @@ def test_unusable_file_is_named_and_skipped_on_request(tmp_path, content, reason
     if content:  # a Pillow image is read as its file
         message = error_of(as_images, [GREY, Image.open(io.BytesIO(content))])
         assert "'image 1'" in message and reason in message
+    if content == DEEP:
+        decoded = Image.open(path)
+        decoded.load()
+        assert reason in error_of(as_images, [decoded])
