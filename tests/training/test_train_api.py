@@ -63,7 +63,7 @@ def test_invalid_arguments_are_refused(tmp_path):
         (IMAGES[:2], {}, "at least 3"),
         (IMAGES, {"learning_rate": "fast"}, "learning_rate"),
     ):
-        assert message in error_of(train, images, tmp_path / "run", **settings)
+        assert message in error_of(train, images, tmp_path / "run", num_levels=17, **settings)
     assert not (tmp_path / "run").exists()
 
 
