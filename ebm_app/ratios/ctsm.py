@@ -18,7 +18,8 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), sections 3 and 4 (arXiv
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from ebm_app.ratios.estimate import (
 )
 from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
 from ebm_app.ratios.methods import MLP, TimeScoreRatio
+from ebm_app.ratios.saved import pack_network, unpack_network
 from ebm_app.utils.fields import Steps, check_argument
 from ebm_app.utils.fitting import fit, select_average
 from ebm_app.utils.quadrature import rule_on
@@ -92,7 +94,16 @@ class CTSMRatio(CrossFitRatio):
             [torch.from_numpy(p.rows[(p.fold == 1) == is_held_out]) for p in (p0, p1)]
             for is_held_out in (False, True)
         )
-        return train_bridge(train, validation, make_generator("cpu", seed), num_steps).log_ratio
+        generator = make_generator("cpu", seed)
+        return BridgeLogRatio(train_bridge(train, validation, generator, num_steps))
+
+    def pack(self, ratio: LogRatio) -> dict[str, Tensor]:
+        """Return the tensors of a learned ratio."""
+        return pack_network(ratio.bridge.base, ratio.bridge)
+
+    def unpack(self, tensors: Mapping[str, Tensor]) -> LogRatio:
+        """Return the learned ratio of ``pack``."""
+        return BridgeLogRatio(unpack_network(Bridge, tensors))
 
     def summarise(self, held_out: HeldOut) -> RatioEstimate:
         """Return the estimate by the bound, or by the mean log ratio where there is no bound."""
@@ -131,6 +142,17 @@ class Bridge(nn.Module):
         for t, weight in zip(rule.nodes, rule.weights, strict=True):
             value += weight * self(u, t.float().expand(len(u))).double().sum(1)
         return value.numpy()
+
+
+@dataclass(frozen=True)
+class BridgeLogRatio:
+    """Log ratio of a trained bridge."""
+
+    bridge: Bridge
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Return the log ratio at rows x (n, D): (n,), in nats."""
+        return self.bridge.log_ratio(x)
 
 
 def train_bridge(

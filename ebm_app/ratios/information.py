@@ -18,7 +18,8 @@ from ebm_app.ratios.classifier import ClassifierRatio
 from ebm_app.ratios.cross_fit import CrossFitRatio, NumFolds, Sample
 from ebm_app.ratios.ctsm import CTSMRatio
 from ebm_app.ratios.estimate import RatioEstimate
-from ebm_app.ratios.rows import as_table, assign_folds
+from ebm_app.ratios.neighbours import NeighbourEstimate, information_of_neighbours
+from ebm_app.ratios.rows import as_table, assign_folds, describe_copies
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, check_argument
 
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 
 #: Number of pairs with a different row for each row
 NUM_SHUFFLES = 12
-#: Min share of rows with equal values of two columns at which they count as copies
-MIN_COPIES = 0.02
+#: Min number of rows with equal values of two columns at which the values count as copies, and its
+#: min multiple of the number expected for independent columns, as a fraction of the rows
+MIN_COPIES, MIN_COPIES_RATIO = 5, 0.25
+#: Max number of pairs of columns whose neighbours are counted
+MAX_PAIRS = 10
 
 
 def mutual_information(
@@ -55,8 +59,8 @@ def mutual_information(
     Raises:
         UserError: for values that are not real numbers, missing or infinite; for constant columns
             and fewer than 5 distinct rows per fold; if I is infinite, because a continuous column
-            of X is a monotone function of one of Y or equals it in 2 percent of the rows, or
-            because a linear function of X equals one of Y.
+            of X is a monotone function of one of Y or equals it in 5 rows, a linear function of X
+            equals one of Y, or nearest neighbours show another function of two or three columns.
     """
     if ratio is not None:
         return _estimate(x, y, ratio, random_state)
@@ -67,12 +71,50 @@ def mutual_information(
 
 
 def _estimate(x: Any, y: Any, ratio: CrossFitRatio, random_state: int) -> RatioEstimate:
+    from pandas import DataFrame  # takes half a second to import
+
+    x, y = as_table(x, "x"), as_table(y, "y")
     p0, p1 = independent_and_joint(x, y, ratio.num_folds, random_state)
-    return clone(ratio).cross_fit(p0, p1, "mutual information")
+    rows, dim = p1.observations(), x.shape[1]
+    neighbours = resolved_information(
+        DataFrame(rows[:, :dim], columns=x.columns), DataFrame(rows[:, dim:], columns=y.columns)
+    )
+    warnings = describe_copies(np.concatenate([x, y], 1), p1.units[:, 0], "x with y")
+    return clone(ratio).cross_fit(p0, p1, "mutual information", neighbours, warnings)
+
+
+def resolved_information(x: "DataFrame", y: "DataFrame") -> NeighbourEstimate:
+    """Estimate I(X; Y) by nearest neighbours, from normal scores (N, dx) and (N, dy).
+
+    Raises:
+        UserError: if the estimate, or that of one of the ``MAX_PAIRS`` most dependent pairs of
+            columns, grows with fewer neighbours.
+    """
+    pairs = [(x[[i]], y[[j]]) for i in x for j in y]
+    pairs.sort(key=lambda pair: -dependence(*(part.to_numpy()[:, 0] for part in pair)))
+    for parts in (*pairs[:MAX_PAIRS], (x, y)):
+        estimate = information_of_neighbours(*(part.to_numpy() for part in parts))
+        if not estimate.is_resolved:
+            first, second = (", ".join(map(str, part.columns)) for part in parts)
+            raise UserError(
+                f"Columns {first} of x and {second} of y are functions of each other, so the "
+                f"mutual information is infinite, or it is too large for {len(x)} rows. Remove "
+                "columns, or use more rows."
+            )
+    return estimate
+
+
+def dependence(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the larger of Chatterjee's two correlations of columns (N,), without corrections for
+    ties: near 1 if one is a smooth function of the other (arXiv:1909.10140)."""
+    steps = [
+        np.abs(np.diff(scipy.stats.rankdata(b)[np.argsort(a)])).sum() for a, b in ((x, y), (y, x))
+    ]
+    return 1 - 3 * min(steps) / (len(x) ** 2 - 1)
 
 
 def independent_and_joint(
-    x: Any, y: Any, num_folds: int, random_state: int
+    x: "DataFrame", y: "DataFrame", num_folds: int, random_state: int
 ) -> tuple[Sample, Sample]:
     """Return pairs of different rows, up to ``NUM_SHUFFLES`` per row, and the pairs themselves, as
     normal scores (N, dx + dy)."""
@@ -80,7 +122,6 @@ def independent_and_joint(
 
     num_folds = check_argument(NumFolds, "num_folds", num_folds)
     numbers = np.random.default_rng(check_argument(Seed, "random_state", random_state))
-    x, y = as_table(x, "x"), as_table(y, "y")
     if len(x) != len(y):
         raise UserError(
             f"x has {len(x)} rows and y has {len(y)}. Pass one row of y for each row of x."
@@ -118,7 +159,7 @@ def different_rows(
 
 def check_dependence(pairs: "DataFrame", dim: int) -> None:
     """Raise a UserError if I(X; Y) is infinite by one of three tests of continuous columns: two
-    columns are monotone functions of each other, or equal in ``MIN_COPIES`` of the rows, or a
+    columns are monotone functions of each other, or equal in more rows than by chance, or a
     linear function of X equals one of Y.
 
     Args:
@@ -131,12 +172,14 @@ def check_dependence(pairs: "DataFrame", dim: int) -> None:
         if not is_continuous(values[:, i]):
             continue
         for j in range(dim, len(names)):
-            share = np.mean(values[:, i] == values[:, j])
-            if abs(ranks[i, j]) > 1 - 1e-9 or share >= MIN_COPIES:
+            num_equal = np.sum(values[:, i] == values[:, j])
+            most = MIN_COPIES_RATIO * len(values) * expected_ties(values[:, i], values[:, j])
+            are_copies = num_equal >= max(MIN_COPIES, most)
+            if abs(ranks[i, j]) > 1 - 1e-9 or are_copies:
                 raise UserError(
                     f"Columns '{names[i]}' of x and '{names[j]}' of y are monotone functions of "
-                    f"each other or equal in {share:.0%} of the rows, so the mutual information "
-                    "is infinite. Remove one of them."
+                    f"each other or equal in {num_equal} of {len(values)} rows, so the mutual "
+                    "information is infinite. Remove one of them."
                 )
     if len(values) > 2 * len(names):
         unit = (values - values.mean(0)) / values.std(0)
@@ -147,6 +190,13 @@ def check_dependence(pairs: "DataFrame", dim: int) -> None:
                 "A linear function of the columns of x equals one of the columns of y, so the "
                 "mutual information is infinite. Remove a column."
             )
+
+
+def expected_ties(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the number of equal rows of columns (N,) expected if y is permuted."""
+    values, index = np.unique(np.concatenate([x, y]), return_inverse=True)
+    counts = [np.bincount(part, minlength=len(values)) for part in np.split(index, 2)]
+    return float(np.prod(counts, 0).sum() / len(x))
 
 
 def is_continuous(column: np.ndarray) -> bool:
