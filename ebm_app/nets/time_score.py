@@ -6,6 +6,7 @@ integrand has unit scale. All values are in nats.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from typing import ClassVar, NamedTuple, Self
 
@@ -139,7 +140,7 @@ class TimeScoreModel(PathModel, ABC):
         components = terms if terms.shape == x.shape else None
         return LogDensityEstimate(value, error, components, self._cost(rule.nodes))
 
-    def log_density(self, x: Tensor, t: float) -> Tensor:
+    def log_density(self, x: Tensor, t: Time) -> Tensor:
         """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients are computed if ``x``
         requires them. The density is normalised if the time score is exact.
 
@@ -148,9 +149,9 @@ class TimeScoreModel(PathModel, ABC):
         """
         reference = sum_except_batch(require_one_sided(self.path).reference_log_density(x))
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
-            return reference + self.log_ratio(x, self.start, t).value
+            return reference + self._by_time(TimeScoreModel._log_ratio_to, x, t)
 
-    def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
+    def log_density_gradient(self, x: Tensor, t: Time) -> Tensor:
         """Return the gradient (B, *) of ``log_density`` (paper, section 6), one chunk of nodes at
         a time. It is differentiable if ``x`` requires a gradient.
 
@@ -158,6 +159,12 @@ class TimeScoreModel(PathModel, ABC):
             UserError: on a two-sided path.
         """
         require_one_sided(self.path)
+        return self._by_time(TimeScoreModel._log_density_gradient_at, x, t)
+
+    def _log_ratio_to(self, x: Tensor, t: float) -> Tensor:
+        return self.log_ratio(x, self.start, t).value
+
+    def _log_density_gradient_at(self, x: Tensor, t: float) -> Tensor:
         is_outer, rule = torch.is_grad_enabled() and x.requires_grad, self._rule(self.start, t)
 
         def slope(x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
@@ -170,9 +177,22 @@ class TimeScoreModel(PathModel, ABC):
 
     def score(self, x: Tensor, t: Time) -> Tensor:
         """Return grad_x log p_t(x): (B, *)."""
-        times, counts = torch.unique_consecutive(expand_time(t, x), return_counts=True)
-        groups = zip(x.split(counts.tolist()), times.tolist(), strict=True)
-        return torch.cat([self.log_density_gradient(group, time) for group, time in groups])
+        return self.log_density_gradient(x, t)
+
+    def _by_time(
+        self, function: Callable[[Self, Tensor, float], Tensor], x: Tensor, t: Time
+    ) -> Tensor:
+        """Evaluate a function of (model, x, t) for the points of each distinct time, with their
+        labels: (B, *) and a time or (B,) -> (B, ...)."""
+        times, index = expand_time(t, x).unique(return_inverse=True)
+        if len(times) == 1:
+            return function(self, x, times.item())
+        groups = [(index == number).nonzero()[:, 0] for number in range(len(times))]
+        values = [
+            function(self.at(rows), x[rows], time)
+            for rows, time in zip(groups, times.tolist(), strict=True)
+        ]
+        return torch.cat(values)[torch.cat(groups).argsort()]
 
     def _cost(self, times: Tensor) -> int:
         """Return the network evaluations of a call of ``output`` at times (n,), which guidance

@@ -183,8 +183,9 @@ class CrossFitRatio(BaseEstimator, ABC):
     def is_outside(self, x: Any) -> np.ndarray:
         """Return whether rows (n, D) are outside the range of the rows of ``fit``: (n,) bool.
 
-        A row is outside if its coordinate along a column or a principal axis of all rows, which
-        are standardised, is below the smallest or above the largest of these rows.
+        A row is outside if its coordinate along a column or a principal axis of the standardised
+        rows of both samples is below the smallest or above the largest of their coordinates, by
+        more than a tenth of the difference.
 
         Raises:
             UserError: as ``log_ratio``.

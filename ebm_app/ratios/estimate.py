@@ -263,8 +263,8 @@ def check_by_neighbours(estimate: RatioEstimate, neighbours: NeighbourEstimate) 
     warnings: list[str] = []
     if not neighbours.is_resolved:
         warnings.append(
-            "Some rows of p_1 are far from all rows of p_0 compared with each other. The "
-            f"{estimate.what} is infinite or extrapolated. Use more rows of p_0."
+            "Some rows of p_1 are where p_0 has hardly any rows, so that the divergence is "
+            "infinite or extrapolated. Use more rows of p_0."
         )
     if estimate.interval is not None:
         error = math.hypot(neighbours.stderr, estimate.stderr)
@@ -275,15 +275,15 @@ def check_by_neighbours(estimate: RatioEstimate, neighbours: NeighbourEstimate) 
             )
             if neighbours.growth > MIN_GROWTH:
                 warnings.append(
-                    f"{reason}, which grows with fewer neighbours. The {estimate.what} is "
-                    "infinite or too large for these rows. Remove columns that are functions of "
-                    "others, or use more rows."
+                    f"{reason}, which grows with fewer neighbours: the divergence is infinite or "
+                    "too large for these rows. Remove columns that are functions of others, or "
+                    "use more rows."
                 )
                 estimate = replace(estimate, value=None, stderr=None, interval=None)
             else:
                 warnings.append(
                     f"{reason}, because the learned ratio misses structure. "
-                    "Use ClassifierRatio or more rows."
+                    "Use more rows, or ClassifierRatio instead of CTSMRatio."
                 )
                 high = max(estimate.interval[1], neighbours.value + HALF_WIDTH * error)
                 estimate = replace(estimate, interval=(estimate.interval[0], high))

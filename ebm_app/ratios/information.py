@@ -114,7 +114,7 @@ def dependence(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def independent_and_joint(
-    x: "DataFrame", y: "DataFrame", num_folds: int, random_state: int
+    x: Any, y: Any, num_folds: int, random_state: int
 ) -> tuple[Sample, Sample]:
     """Return pairs of different rows, up to ``NUM_SHUFFLES`` per row, and the pairs themselves, as
     normal scores (N, dx + dy)."""
@@ -122,6 +122,7 @@ def independent_and_joint(
 
     num_folds = check_argument(NumFolds, "num_folds", num_folds)
     numbers = np.random.default_rng(check_argument(Seed, "random_state", random_state))
+    x, y = as_table(x, "x"), as_table(y, "y")
     if len(x) != len(y):
         raise UserError(
             f"x has {len(x)} rows and y has {len(y)}. Pass one row of y for each row of x."

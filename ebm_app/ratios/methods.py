@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.nets.networks import time_score_net
+from ebm_app.nets.protocols import Time
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Objective
 from ebm_app.objectives.time_sampling import SharedTimes, TimeSample, TimeSampler, UniformTime
@@ -60,9 +61,9 @@ class TimeScoreRatio(nn.Module):
             for t, weight in zip(rule.nodes, rule.weights, strict=True)
         )
 
-    def time_score(self, x: Tensor, t: Tensor) -> Tensor:
-        """Return d/dt log p_t(x) at points x (N, D) and one time t (): (N,) float64."""
-        return self.model.time_score(x, t.to(x.device).expand(len(x))).double()
+    def time_score(self, x: Tensor, t: Time) -> Tensor:
+        """Return d/dt log p_t(x) at points x (N, D) and a time or times (N,): (N,) float64."""
+        return self.model.time_score(x, t)
 
 
 class MLP(nn.Module):

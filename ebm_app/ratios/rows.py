@@ -25,6 +25,8 @@ ROWS_PER_FOLD = 5
 MIN_IDENTIFIED = 20
 #: Difference of copies that were rounded or jittered, as a fraction of the spread of a column
 PRECISION = 1e-6
+#: Fraction of the range of a coordinate by which new rows may be outside
+SLACK = 0.1
 
 
 def read_rows(
@@ -203,10 +205,11 @@ class RowRange(NamedTuple):
         return cls(axes, coordinates.min(0), coordinates.max(0))
 
     def is_outside(self, rows: np.ndarray) -> np.ndarray:
-        """Return whether rows (n, D) are outside, by more than rounding errors: (n,) bool."""
+        """Return whether a coordinate of rows (n, D) is outside by more than ``SLACK`` of its
+        range: (n,) bool."""
         coordinates = np.concatenate([rows, rows @ self.axes], 1)
         beyond = np.maximum(self.low - coordinates, coordinates - self.high)
-        return (beyond > 1e-6).any(1)
+        return (beyond > SLACK * (self.high - self.low) + 1e-6).any(1)  # rounding errors
 
 
 def match_copies(

@@ -20,6 +20,7 @@ from ebm_app import ClassifierRatio, CTSMRatio
 from ebm_app.ratios.classifier import ClassifierLogRatio, NetworkClassifier
 from ebm_app.ratios.estimate import HeldOut, bound_estimate, mean_estimate
 from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
+from ebm_app.ratios.neighbours import NeighbourEstimate
 from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
 
@@ -40,7 +41,8 @@ def held_out(ratio, x0, x1):
     """Log ratios of a known ratio at independent rows."""
     r0, r1 = ratio(x0), ratio(x1)
     units = np.arange(len(x0))[:, None], len(x0) + np.arange(len(x1))[:, None]
-    return HeldOut((r0, r1), units, [(r0, r1)], "Known()", "KL(p_1 || p_0)")
+    neighbours = NeighbourEstimate(0.0, 0.0, 0.0, is_resolved=True)
+    return HeldOut((r0, r1), units, [(r0, r1)], "Known()", "KL(p_1 || p_0)", neighbours)
 
 
 def test_gaussian_ratio_matches_closed_form():

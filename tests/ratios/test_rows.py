@@ -124,13 +124,13 @@ def test_constant_columns_raise():
 
 def test_copies_are_one_observation_and_draws_are_not():
     copies = np.repeat(np.random.default_rng(0).standard_normal((60, 2)), 10, 0)
-    assert np.array_equal(np.bincount(observations(as_table(copies, "x"))), [10] * 60)
+    assert np.array_equal(np.bincount(observations(copies)), [10] * 60)
     discrete = np.random.default_rng(0).integers(5, size=(600, 2))
-    assert len(np.unique(observations(as_table(discrete, "x")))) == 600
+    assert len(np.unique(observations(discrete))) == 600
     mixed = np.stack([copies[:, 0], copies[:, 1] > 0], 1)
-    assert len(np.unique(observations(as_table(mixed, "x")))) == 60
+    assert len(np.unique(observations(mixed))) == 60
     for num, expected in ((1_000, 1_000), (1, 12)):  # a single column
-        column = as_table(np.arange(12) % num, "x") if num > 1 else as_table([0] * 12, "x")
+        column = np.arange(12)[:, None] % num
         assert len(np.unique(observations(column))) == min(expected, 12)
 
 
