@@ -41,6 +41,11 @@ class Space(nn.Module, ABC):
         """Map x to u."""
         return self.encode_with_log_abs_det(x)[0]
 
+    @classmethod
+    def needs_fit(cls) -> bool:
+        """Return whether the space has parameters that ``fit`` estimates, as a flow."""
+        return cls.fit is not Space.fit
+
     def fit(self, x: Tensor, repeats: int = 1) -> None:  # noqa: B027 - an optional hook
         """Estimate the closed-form parameters from dequantised images.
 

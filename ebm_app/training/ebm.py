@@ -218,14 +218,19 @@ def check(config: Train, data: ImageData) -> None:
 
 def make_space(name: str, data: ImageData, flow: Flow | None) -> Space:
     """Return the fitted space of a run."""
-    own = EBMConfig.space if flow is None else flow.config.space
-    if name != own:
-        raise UserError(
-            f"--space {name} does not match the space {own} of this run. Pass a {name} flow from "
-            "train/flow.py as --flow."
-        )
     if flow is None:
-        return build_space(name, data.image_shape, data.num_levels)
+        space = build_space(name, data.image_shape, data.num_levels)
+        if space.needs_fit():
+            raise UserError(
+                f"--space {name} is fitted to images. Pass a {name} flow from train/flow.py as "
+                "--flow."
+            )
+        return space
+    if name != flow.config.space:
+        raise UserError(
+            f"--space {name} does not match the space {flow.config.space} of the flow. Leave out "
+            f"--space, or pass a {name} flow from train/flow.py as --flow."
+        )
     expected, actual = image_format(flow.config), image_format(data)
     if expected != actual:
         raise UserError(
@@ -318,7 +323,7 @@ def train(
         flow = flow_of_run(config) if flow is None else flow
     else:
         flow = latent_flow(settings.get("init_from")) if flow is None else flow
-        space = "ambient" if flow is None else flow.config.space
+        space = settings.get("space", EBMConfig.space) if flow is None else flow.config.space
         size = fitting_size(with_settings(Train(dataset=dataset), settings), data, space)
         base = recipe(dataset, data.image_shape, data.num_levels, size, space)
         config = with_settings(base, settings)
