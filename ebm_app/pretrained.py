@@ -79,8 +79,8 @@ class PretrainedModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
-        return next(chain(self.parameters(), self.buffers())).device
+        """Device of the weights; the CPU for a flow without any."""
+        return self._first_tensor().device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -89,10 +89,13 @@ class PretrainedModel(nn.Module):
         Raises:
             UserError: for a lower precision, which is too imprecise for a likelihood.
         """
-        dtype = next(chain(self.parameters(), self.buffers())).dtype
+        dtype = self._first_tensor().dtype
         if dtype not in (torch.float32, torch.float64):
             raise UserError(f"The weights are {dtype}. Convert the model to float32 or float64.")
         return dtype
+
+    def _first_tensor(self) -> Tensor:
+        return next(chain(self.parameters(), self.buffers()), torch.empty(0))
 
     def points(self, x: Any) -> Tensor:
         """Convert points (B, C, H, W), a tensor, an array or nested lists, to a tensor on the

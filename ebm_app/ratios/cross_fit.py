@@ -100,14 +100,16 @@ class CrossFitRatio(BaseEstimator, ABC):
         ]
         self.centre_ = (rows[0].mean(0) + rows[1].mean(0)) / 2
         self.scale_ = np.sqrt((rows[0].var(0) + rows[1].var(0)) / 2)
-        groups = groups[0], len(rows[0]) + groups[1]
-        second = match_copies(rows, folds, groups)
+        folds, groups = match_copies(rows, folds, (groups[0], len(rows[0]) + groups[1]))
         samples = [
             Sample(self._standardise(x), fold, group[:, None])
-            for x, fold, group in zip(
-                rows, (folds[0], second[0]), (groups[0], second[1]), strict=True
-            )
+            for x, fold, group in zip(rows, folds, groups, strict=True)
         ]
+        num_shared = np.isin(groups[1], groups[0]).sum()
+        if num_shared:
+            doubts.append(
+                f"{num_shared} rows of x1 are copies of rows of x0, and not independent."
+            )
         self.range_ = RowRange.of(np.concatenate([sample.rows for sample in samples]))
         neighbours = divergence_of_neighbours(*(sample.observations() for sample in samples))
         self.estimate_ = self.cross_fit(*samples, "KL(p_1 || p_0)", neighbours, tuple(doubts))

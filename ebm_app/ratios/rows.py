@@ -153,6 +153,7 @@ def _near_copies(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     distance = np.abs(rows - np.median(rows, 0))
     spread = np.median(distance, 0)
     spread = np.where(spread > 0, spread, distance.mean(0))
+    spread = np.where(spread > 0, spread, 1.0)
     rounded = np.round((rows - np.median(rows, 0)) / (PRECISION * spread))
     groups = [
         np.unique(values, axis=0, return_inverse=True)[1].reshape(-1) for values in (rows, rounded)
@@ -214,16 +215,17 @@ class RowRange(NamedTuple):
 
 def match_copies(
     samples: Sequence[np.ndarray], folds: Sequence[np.ndarray], groups: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the folds and observations (N1,) of the second sample, with those of the first sample
-    for rows that are copies of its rows."""
+) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+    """Return the folds and the observations of two samples. In the second sample, rows that are
+    copies of rows of the first one have the fold and the observation of these."""
     index = observations(np.concatenate(samples))
-    num = len(samples[0])
-    row = np.full(len(index), -1)
-    row[index[:num]] = np.arange(num)
-    row = row[index[num:]]
-    fold, group = (np.where(row >= 0, first[row], second) for first, second in (folds, groups))
-    return fold, group
+    first, second = np.split(index, [len(samples[0])])
+    rows = np.full(len(index), -1)
+    rows[first] = np.arange(len(first))
+    rows = rows[second]
+    return tuple(
+        (values, np.where(rows < 0, others, values[rows])) for values, others in (folds, groups)
+    )
 
 
 def describe_copies(rows: np.ndarray, group: np.ndarray, what: str) -> tuple[str, ...]:

@@ -47,6 +47,18 @@ def mode(k):
     return ExactModel(LinearVPPath(), 1e-4, MEANS[k][None], STDS[k : k + 1], stein_channels=1)
 
 
+def test_points_of_several_times_keep_their_labels():
+    """log p_t(x | y) and its gradient at one time for each point, in any order."""
+    labels = torch.tensor([0, 1, 2, 1, 0, 2])
+    x, t = normal((6, 1, 4, 4)), torch.tensor([0.3, 0.9, 0.3, 0.6, 0.9, 0.6], dtype=F64)
+    density = density_of(labelled(), 64).conditioned_on(labels)
+    values, gradients = density.log_density(x, t), density.log_density_gradient(x, t)
+    for i, k in enumerate(labels):
+        one, point = density_of(mode(k), 64), (x[i : i + 1], t[i].item())
+        assert torch.allclose(values[i], one.log_density(*point)[0])
+        assert torch.allclose(gradients[i], one.log_density_gradient(*point)[0])
+
+
 def test_guidance_mixes_conditional_and_free_densities():
     model, x, t = labelled(), normal((6, 1, 4, 4)), torch.full((6,), 0.6, dtype=F64)
     labels = torch.tensor([0, 1, 2])
