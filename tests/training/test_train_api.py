@@ -18,6 +18,8 @@ from conftest import (
 
 from ebm_app import EBM, train
 from ebm_app.data.images import load_images
+from ebm_app.flow import Flow, FlowConfig
+from ebm_app.spaces import SPACES, Space
 from ebm_app.utils import processes
 from ebm_app.utils.files import read_json
 from ebm_app.utils.processes import SHARDING, make_accelerator, resolve_precision
@@ -57,6 +59,42 @@ def test_training_returns_a_model_and_keeps_the_generator(tmp_path):
     assert torch.equal(again.log_prob(IMAGES), ebm.log_prob(IMAGES))
 
 
+class LogSpace(Space):
+    """u = log(1 + x), a user's space without parameters."""
+
+    def encode_with_log_abs_det(self, x):
+        return x.log1p(), -x.double().log1p().flatten(1).sum(1)
+
+    def decode(self, u):
+        return u.expm1()
+
+
+@pytest.fixture
+def log_space(monkeypatch):
+    monkeypatch.setitem(SPACES, "log", LogSpace)
+
+
+@pytest.mark.process
+def test_custom_space_is_trained_in(log_space, script, tmp_path):
+    options = {"num_levels": 17, "max_train_steps": 2, **SMALL}
+    ebm = train(IMAGES, tmp_path / "run", space="log", **options)
+    u = ebm.encode(IMAGES[:2] / 16)
+    assert ebm.config.space == "log" and 0 < u.max() < 1
+    again = train(IMAGES, tmp_path / "again", init_from=tmp_path / "run", **options)
+    assert again.config.space == "log"
+    flags = ["--dataset", "digits", *TINY, "--max_train_steps", 1, "--space", "log"]
+    module = script("train/ebm.py")
+    assert call(module, *flags, "--output_dir", tmp_path / "script") == 0
+    own = EBM.from_pretrained(tmp_path / "script").config
+    assert own.space == "log" and own.dequantisation == ebm.config.dequantisation
+
+
+def test_flow_without_parameters_has_a_dtype(log_space):
+    flow = Flow(FlowConfig("images", (1, 8, 8), 17, "log"))
+    assert flow.dtype == torch.float32 and flow.device.type == "cpu"
+    assert flow.likelihood(IMAGES).log_prob.shape == (12,)
+
+
 def test_invalid_arguments_are_refused(tmp_path):
     for images, settings, message in (
         (IMAGES, {"validation": IMAGES[..., :4]}, "size"),
@@ -90,7 +128,7 @@ def test_precision_and_compiler_are_used_and_recorded(trained):
     assert plain["figures"]["device"] == "1 x cpu"
     compiled, same = trained("compiled", {**SMALL, "compile": "aot_eager"}, DYNAMO_BACKEND="EAGER")
     assert compiled["figures"]["device"] == "1 x cpu, compiled by aot_eager"
-    half, other = trained("half", {**SMALL, "mixed_precision": "auto"}, MIXED_PRECISION="bf16")
+    half, other = trained("log", {**SMALL, "mixed_precision": "auto"}, MIXED_PRECISION="bf16")
     assert half["settings"]["train"]["mixed_precision"] == "bf16"
     for name in weights:
         torch.testing.assert_close(same[name], weights[name], atol=1e-6, rtol=1e-5)
