@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from ebm_app.ratios.neighbours import NeighbourEstimate
+from ebm_app.ratios.neighbours import MAX_GROWTH, NeighbourEstimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -261,10 +261,10 @@ def check_by_neighbours(estimate: RatioEstimate, neighbours: NeighbourEstimate) 
     fewer neighbours.
     """
     warnings: list[str] = []
-    if not neighbours.is_resolved:
+    if neighbours.growth >= MAX_GROWTH:
         warnings.append(
             "Some rows of p_1 are where p_0 has hardly any rows, so that the divergence is "
-            "infinite or extrapolated. Use more rows of p_0."
+            "infinite or extrapolated. Use more rows."
         )
     if estimate.interval is not None:
         error = math.hypot(neighbours.stderr, estimate.stderr)

@@ -142,6 +142,12 @@ def test_infinite_information_raises():
     check_dependence(pd.concat([classes, classes], axis=1), 3)  # discrete: log 3 nats
 
 
+def test_functions_of_many_columns_give_a_warning():
+    x = normal((900, 3)).numpy()
+    estimate = mutual_information(x, x[:, 0] * x[:, 1] + x[:, 2], SHORT)
+    assert "infinite" in " ".join(estimate.warnings)
+
+
 def test_invalid_pairs_raise():
     x, y = pairs(num=60)
     assert "60 rows" in error_of(mutual_information, x, y[:50])
