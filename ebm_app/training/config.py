@@ -185,7 +185,9 @@ class Train(DataFlags, Run):
     """Settings of ``train/ebm.py``."""
 
     space: str = setting(
-        "space of the model: ambient, or that of --flow (gaussian, copula or spline)", "ambient"
+        "space of the model: ambient, that of --flow (gaussian, copula or spline), or a "
+        "registered one",
+        "ambient",
     )
     flow: str | None = setting(
         "folder of a flow from train/flow.py; train in its latent space", None
