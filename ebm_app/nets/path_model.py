@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from ebm_app.config import Margin
 from ebm_app.nets.protocols import Time
 from ebm_app.paths import GaussianPath
-from ebm_app.utils.fields import NonNegative, check_argument
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import NonNegative, Probability, check_argument
 from ebm_app.utils.registry import choose
-from ebm_app.utils.tensors import expand_like
+from ebm_app.utils.tensors import as_tensor, expand_like
 
 #: (path, interval of the model, t (B,)) -> time input (B,) of the network, in [0, 1]
 TimeInput = Callable[[GaussianPath, tuple[float, float], Tensor], Tensor]
@@ -29,6 +30,25 @@ def expand_time(t: Time, x: Tensor) -> Tensor:
     if isinstance(t, Tensor):
         return t.to(x.device, torch.float64).expand(len(x))
     return torch.full((len(x),), t, dtype=torch.float64, device=x.device)
+
+
+def checked_time(t: Time, num: int, end: float) -> Time:
+    """Return a time, clamped to ``end``: a number, or a tensor (num,) float64 of one per point.
+
+    >>> checked_time(1, 3, end=0.999), checked_time(torch.tensor([0.5, 1.0]), 2, end=0.999)
+    (0.999, tensor([0.5000, 0.9990], dtype=torch.float64))
+
+    Raises:
+        UserError: for times outside [0, 1], or another number of times.
+    """
+    times = as_tensor(t, "t")
+    if not times.ndim:
+        return min(check_argument(Probability, "t", times.item()), end)
+    if times.shape != (num,):
+        raise UserError(f"Expected one time t, or {num}, got shape {tuple(times.shape)}.")
+    for time in times.tolist():
+        check_argument(Probability, "t", time)
+    return times.double().clamp(max=end)
 
 
 def arc_length_fraction(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ class SteinScore(Marginals, Protocol):
 class LogDensity(SteinScore, Protocol):
     """Density with a log density, up to a constant if unnormalised, and a Stein score."""
 
-    def log_density(self, x: Tensor, t: float) -> Tensor:
+    def log_density(self, x: Tensor, t: Time) -> Tensor:
         """Return log p_t(x): (B,) float64. Values are infinite or NaN if the network
         overflows."""
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.nets.grey_levels import level_log_prob
+from ebm_app.nets.modes import in_evaluation_mode
 from ebm_app.nets.path_model import PathModel, expand_time
 from ebm_app.nets.protocols import PROVIDERS, LogDensityEstimate, Time
 from ebm_app.paths import GaussianPath, require_one_sided
@@ -98,23 +99,24 @@ class TimeScoreModel(PathModel, ABC):
         return other
 
     def output(self, x: Tensor, t: Time) -> ModelOutput:
-        """Return the output of the network at ``x`` (n B, *), for n repetitions of the B labels,
-        if any.
+        """Return the output of the network in evaluation mode at ``x`` (n B, *), for n repetitions
+        of the B labels, if any. Unlike ``forward``, it does not depend on the mode of the model,
+        and leaves it unchanged.
 
         Raises:
             UserError: if the number of points is not a multiple of the number of labels.
         """
-        times = expand_time(t, x)
+        times, evaluate = expand_time(t, x), in_evaluation_mode(self)
         if self.labels is None:
-            return self(x, times)
+            return evaluate(x, times)
         num = len(self.labels)
         if len(x) % num or len(x) < num:
             raise UserError(f"Expected a point for each of {num} labels, got {len(x)} points.")
         labels = self.labels.to(x.device).repeat(len(x) // num)
-        conditional = self(x, times, labels=labels)
+        conditional = evaluate(x, times, labels=labels)
         if self.guidance_scale == 1 or not self.uses_labels(times):
             return conditional
-        free = self(x, times)
+        free = evaluate(x, times)
         mixed = [  # a model may have no Stein score
             None if end is None else torch.lerp(start, end, self.guidance_scale)
             for start, end in zip(free[:2], conditional[:2], strict=True)

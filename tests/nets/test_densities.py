@@ -219,12 +219,12 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
     assert config.prediction == ENERGY and config.net.dropout == 0
     ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
     ebm.save_pretrained(tmp_path)
-    found = EBM.from_pretrained(tmp_path).likelihood(images, estimator="energy")
+    found = EBM.from_pretrained(tmp_path).likelihood(images, estimator="energy", repeats=1)
     assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
     assert torch.allclose(sum_except_batch(found.components), found.log_prob, rtol=1e-12)
     assert "train/energy.py" in error_of(EBM(GREY).likelihood, images, "energy")
     ebm.model.calibration = Calibration()
-    free = ebm.likelihood(images, estimator="energy")
+    free = ebm.likelihood(images, estimator="energy", repeats=1)
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
     sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
     assert sampled.shape == (2, 1, 8, 8)

@@ -18,6 +18,7 @@ from ebm_app.nets.time_score import ModelOutput
 from ebm_app.nets.unet import UNet
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import DPMSampler, ProbabilityFlowSampler
+from ebm_app.utils.random import BatchNoise
 
 MEANS = torch.stack([torch.full((1, 4, 4), value, dtype=F64) for value in (-0.4, 0.1, 0.5)])
 STDS = (0.5, 0.4, 0.6)
@@ -84,7 +85,7 @@ def test_guidance_mixes_conditional_and_free_densities():
 @pytest.mark.parametrize("sampler", [ProbabilityFlowSampler(20), DPMSampler(30)])
 def test_conditional_samples_match_their_class(sampler):
     density = density_of(labelled(), 8).conditioned_on(torch.arange(3).repeat(400))
-    *_, last = sampler.iterate(density, normal((1200, 1, 4, 4), 5), generator(6))
+    *_, last = sampler.iterate(density, normal((1200, 1, 4, 4), 5), BatchNoise(generator(6)))
     for k, std in enumerate(STDS):
         x = last.x[k::3]
         error = std / (400 * 16) ** 0.5
@@ -153,8 +154,8 @@ def test_early_network_is_trained_on_top_of_a_model(tmp_path):
     assert any(weight.any() for weight in both.model.net.early.net.last_layer.parameters())
     again = EBM.from_pretrained(tmp_path / "both")
     levels = images[:2]
-    free, told = both.log_prob(levels), both.log_prob(levels, labels=[0, 1])
-    assert torch.equal(again.log_prob(levels), free) and not torch.equal(free, told)
+    free, told = (both.log_prob(levels, repeats=1, labels=labels) for labels in (None, [0, 1]))
+    assert torch.equal(again.log_prob(levels, repeats=1), free) and not torch.equal(free, told)
     assert again.sample(2, labels=[1, 2], guidance_scale=2.0, num_steps=2).shape == (2, 1, 8, 8)
     assert "labels" in error_of(again.sample, 2, guidance_scale=2.0)
     assert "without labels" in error_of(first.sample, 2, labels=1)
@@ -187,8 +188,8 @@ def test_labels_of_likelihoods_are_one_or_one_per_image():
     ebm = EBM(replace(GREY, num_classes=10)).eval()
     torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
     images = load_images("digits").test[:3]
-    whole = ebm.log_prob(images, labels=[1, 2, 3])
-    assert torch.equal(ebm.log_prob(images, labels=1)[:1], whole[:1])
+    whole = ebm.log_prob(images, labels=[1, 2, 3], repeats=1)
+    assert torch.equal(ebm.log_prob(images, labels=1, repeats=1)[:1], whole[:1])
     for labels in ([1, 2], torch.tensor([1, 2]), ["1", "2"]):
         assert "one for each of 3 images, got 2" in error_of(ebm.log_prob, images, labels=labels)
     assert labels_of_samples([1, 2], 3, ebm.config.classes(), 0).tolist() == [1, 2, 1]
@@ -205,8 +206,8 @@ def test_integers_are_the_classes_of_that_number():
     ebm = EBM(replace(GREY, num_classes=3, class_names=names)).eval()
     torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
     images = load_images("digits").test[:2]
-    by_class = [ebm.log_prob(images, labels=name, num_draws=4) for name in names]
-    assert torch.equal(ebm.log_prob(images, labels=2, num_draws=4), by_class[1])
+    by_class = [ebm.log_prob(images, labels=name, num_draws=4, repeats=1) for name in names]
+    assert torch.equal(ebm.log_prob(images, labels=2, num_draws=4, repeats=1), by_class[1])
     torch.testing.assert_close(ebm.classify(images), torch.stack(by_class, 1).softmax(1))
 
 
@@ -217,6 +218,8 @@ def test_bpd_script_conditions_on_labels(script, tmp_path):
     flags = [str(tmp_path), "--limit", "4", "--repeats", "1", "--split", "validation"]
     flags += ["--output_dir", str(tmp_path)]
     found = [script("evaluate/bpd.py").main([*flags, *more]) for more in ([], ["--labels"])]
-    exact = ebm.likelihood(data.validation[:4], labels=data.split_labels("validation")[:4])
+    exact = ebm.likelihood(
+        data.validation[:4], repeats=1, labels=data.split_labels("validation")[:4]
+    )
     assert found[1]["bits_per_dim"] == pytest.approx(exact.bits_per_dim.mean().item(), abs=1e-6)
     assert found[0]["bits_per_dim"] != pytest.approx(found[1]["bits_per_dim"], abs=1e-4)
