@@ -17,16 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
-from tqdm.auto import tqdm
 
 from ebm_app.data.levels import to_display
 from ebm_app.data.pictures import to_pil, to_uint8
 from ebm_app.ebm import EBM
-from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.nets.protocols import require
 from ebm_app.nets.time_score import SteinScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.output import progress
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Noise levels of grey images of 784 pixels, and of colour images of 1024 pixels. For other sizes
@@ -35,8 +34,6 @@ GREY, GREY_PIXELS = (-1.0, -0.5, 2.5, 6.0), 784
 COLOUR, COLOUR_PIXELS = (0.0, 3.0, 5.0, 7.5), 1024
 #: Max images per network call
 BATCH_SIZE = 64
-#: Seconds until a progress bar is shown
-DELAY = 5
 #: Seed of the noise that all images share
 SEED = 0
 #: Scales in pixels at which neighbouring pixels are compared
@@ -109,12 +106,17 @@ def extract_features(ebm: EBM, levels: Tensor) -> Features:
     times, shape = noise_times(ebm), ebm.config.image_shape
     generator = torch.Generator().manual_seed(SEED)
     noises = torch.randn((len(times), *shape), generator=generator).to(ebm.device, ebm.dtype)
-    dequantisation = dequantisation_noise(1, levels[:1], SEED)[0].to(ebm.dtype)
+    seeded = torch.Generator().manual_seed(SEED)
+    dequantisation = torch.rand(shape, generator=seeded, dtype=torch.float32).to(ebm.dtype)
     batches = []
-    for batch in tqdm(levels.split(BATCH_SIZE), "features", leave=False, delay=DELAY):
-        y = ebm.dequantise(batch, dequantisation.expand(len(batch), *shape)).y
-        columns = [_features_at(ebm, y, e, t) for e, t in zip(noises, times, strict=True)]
-        batches.append([torch.stack(column, 1).cpu() for column in zip(*columns, strict=True)])
+    with progress("features", len(levels) * len(times)) as bar:
+        for batch in levels.split(BATCH_SIZE):
+            y = ebm.dequantise(batch, dequantisation.expand(len(batch), *shape)).y
+            columns = []
+            for noise, t in zip(noises, times, strict=True):
+                columns.append(_features_at(ebm, y, noise, t))
+                bar.update(len(batch))
+            batches.append([torch.stack(column, 1).cpu() for column in zip(*columns, strict=True)])
     squares, variances, time_scores = map(torch.cat, zip(*batches, strict=True))
     statistics = image_statistics(to_display(levels.cpu(), ebm.config.num_levels))
     features = Features(squares.float(), variances, time_scores, statistics)

@@ -3,11 +3,13 @@
 ebm score digits photos --output scores.csv
 
 The table has one row per image: file, log_prob in nats, its standard error over dequantisation
-draws (stderr) and bits_per_dim. Images must have the size, channels and grey levels of the model,
-or be converted with the flags --resize, --grayscale, --rgb and --round_levels.
+draws (stderr) and bits_per_dim. Rows are written after each batch. Images must have the size,
+channels and grey levels of the model, or be converted with the flags --resize, --grayscale, --rgb
+and --round_levels.
 """
 
 import csv
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -42,8 +44,16 @@ class Arguments(CommonFlags, ImageFileFlags, ModelFlag):
     folder: Positional[Path] = argument("folder of images, searched recursively")
     output: Path = setting("CSV file to write", Path("scores.csv"))
     estimator: str | None = setting("estimator of log p; if not given, the model's", None)
-    repeats: AtLeastTwo = setting("dequantisation draws per image", 4)
-    batch_size: BatchSize = setting("images per batch", 128)
+    repeats: AtLeastTwo | None = setting(
+        "dequantisation draws per image; if not given, 8 to 128, until the error is 0.02 bits per "
+        "dim",
+        None,
+    )
+    batch_size: BatchSize | None = setting(
+        "images per batch, after which rows are written; if not given, as many as have 2^14 "
+        "values in all draws on a CPU, or 2^17 on a GPU",
+        None,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -52,13 +62,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     check_folder(args.folder)
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
+    from ebm_app.likelihood.bits import images_per_batch
+    from ebm_app.likelihood.draws import CHECKS
     from ebm_app.utils.processes import resolve_device
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     files = list_images(args.folder)
-    rows = []
-    for begin in tqdm(range(0, len(files), args.batch_size), desc="score"):
-        images = read_levels(files, begin, args.batch_size, ebm.config, args)
+    num_dims = math.prod(ebm.config.image_shape) * (args.repeats or CHECKS[0])
+    size, rows = args.batch_size or images_per_batch(num_dims, ebm.device), []
+    for begin in tqdm(range(0, len(files), size), desc="score"):
+        images = read_levels(files, begin, size, ebm.config, args)
         if images:
             names = [name_of(files[number], args.folder) for number in images]
             batch = [*zip(names, *score(ebm, images, args), strict=True)]
@@ -138,10 +151,8 @@ def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list
     """
     import torch  # slow to import
 
-    from ebm_app.utils.random import make_generator
+    from ebm_app.likelihood.noise import seeded_noise
 
-    batch, shape = torch.stack([*images.values()]), (args.repeats, *ebm.config.image_shape)
-    generators = (make_generator("cpu", args.seed, number) for number in images)
-    draws = torch.stack([torch.rand(shape, generator=generator) for generator in generators], 1)
-    result = ebm.likelihood(batch, args.estimator, noise=draws, seed=args.seed)
+    batch, noise = torch.stack([*images.values()]), seeded_noise(args.seed, images)
+    result = ebm.likelihood(batch, args.estimator, noise, args.repeats, args.seed)
     return [each.tolist() for each in (result.log_prob, result.error, result.bits_per_dim)]

@@ -1,6 +1,7 @@
 """Output of a run: a record of settings and metrics, tables and warnings."""
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from filelock import FileLock, Timeout
+from tqdm.auto import tqdm
 
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
@@ -22,6 +24,8 @@ from ebm_app.utils.files import write_json
 
 #: Packages whose versions are in the record
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
+#: Seconds until a progress bar is shown
+DELAY = 5
 #: Max difference between two estimators without a warning, in bits per dim
 MAX_DISAGREEMENT = 0.1
 
@@ -62,6 +66,14 @@ class Output:
         except OSError:
             print(json.dumps(figures), flush=True)
             raise
+
+
+def progress(name: str, total: int | None = None) -> tqdm:
+    """Return a progress bar that is shown after ``DELAY`` seconds, by the first process only, and
+    is removed at the end."""
+    is_first = os.environ.get("RANK", "0") == "0"
+    options = {"leave": False, "delay": DELAY, "mininterval": 1, "disable": not is_first}
+    return tqdm(desc=name, total=total, **options)
 
 
 def warn_of_disagreements(bits: Mapping[str, float]) -> None:
