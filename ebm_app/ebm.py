@@ -11,34 +11,36 @@ from ebm_app.config import EBMConfig, ImageShape, PathConfig
 from ebm_app.data.labels import Labels, labels_of_images, labels_of_samples
 from ebm_app.data.levels import quantise_samples
 from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
-from ebm_app.likelihood import Estimator, make_estimator
+from ebm_app.likelihood import Estimator, make_estimator, name_of
 from ebm_app.likelihood.bits import (
-    MAX_BATCH_ELEMENTS,
+    NUM_COMPARED,
     Likelihood,
     batches,
     checked_levels,
-    likelihood_of,
+    warn_of_disagreement,
 )
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
+from ebm_app.likelihood.draws import LevelsEvaluation, draws_of
 from ebm_app.likelihood.noise import noise_for
 from ebm_app.nets.build import build_model
 from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
-from ebm_app.nets.path_model import PathModel
-from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
+from ebm_app.nets.path_model import PathModel, checked_time
+from ebm_app.nets.protocols import LogDensity, Score, SteinScore, Time, TimeScore, require
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.pretrained import PretrainedModel, available_device
 from ebm_app.sampling import SAMPLERS, Sampler
-from ebm_app.sampling.base import Frame
+from ebm_app.sampling.base import Frame, iterate_batches
 from ebm_app.spaces import build_space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import (
     NonNegative,
     NumLevels,
     PositiveInt,
-    Probability,
     Seed,
     check_argument,
 )
+from ebm_app.utils.output import progress
+from ebm_app.utils.random import SAMPLES, ImageNoise
 from ebm_app.utils.registry import choose, make
 
 #: Max elements (images times values per image) of a batch of ``sample``
@@ -169,8 +171,13 @@ class EBM(PretrainedModel):
             raise UserError("This model is a denoiser. Save its network or pipeline instead.")
         super().save_pretrained(folder)
 
-    def energy(self, x: Tensor, t: float = 1.0) -> Tensor:
+    def energy(self, x: Tensor, t: Time = 1.0) -> Tensor:
         """Return the energy -log p_t(x) in nats, up to log Z if the model is unnormalised.
+
+        It is a density at a point, not the probability -``log_prob`` of an image. Except for
+        energy networks, it is the integral of the time score at x, as by the estimator
+        "time_integral", which can differ from "elbo" by hundreds of nats. Use ``likelihood`` for
+        likelihoods, and the energy for its gradients.
 
         >>> ebm = EBM.from_pretrained("digits-energy")
         >>> ebm.energy(ebm.encode(torch.zeros(2, 1, 8, 8))).shape
@@ -179,7 +186,8 @@ class EBM(PretrainedModel):
         Args:
             x: (B, C, H, W), points in the space of the model, not images in [0, 1]; ``encode``
                 maps images to points. Gradients are computed if ``x`` requires them.
-            t: time from 0 (reference) to 1 (data), clamped to the model's last time 1 - t_margin.
+            t: time from 0 (reference) to 1 (data), or times (B,), clamped to the model's last time
+                1 - t_margin.
 
         Returns:
             (B,) float64.
@@ -191,7 +199,7 @@ class EBM(PretrainedModel):
         model = require(self.model, LogDensity, "EBM.energy")
         return -self._evaluate(model.log_density, x, t)
 
-    def score(self, x: Tensor, t: float = 1.0) -> Tensor:
+    def score(self, x: Tensor, t: Time = 1.0) -> Tensor:
         """Return the Stein score grad_x log p_t(x), (B, C, H, W), in nats per unit of x.
 
         Args:
@@ -203,7 +211,7 @@ class EBM(PretrainedModel):
         model = require(self.model, SteinScore, "EBM.score")
         return self._evaluate(model.score, x, t)
 
-    def time_score(self, x: Tensor, t: float) -> Tensor:
+    def time_score(self, x: Tensor, t: Time) -> Tensor:
         """Return the time score d/dt log p_t(x), (B,) float64, in nats per unit of t.
 
         Args:
@@ -216,11 +224,11 @@ class EBM(PretrainedModel):
         model = require(self.model, TimeScore, "EBM.time_score")
         return self._evaluate(model.time_score, x, t)
 
-    def _evaluate(self, function: Score, x: Tensor, t: float) -> Tensor:
+    def _evaluate(self, function: Score, x: Tensor, t: Time) -> Tensor:
         """Evaluate a function of (x, t) in the dtype of the model, with gradients only if ``x``
         requires them."""
         x = self.points(x).to(self.dtype)
-        t = min(check_argument(Probability, "t", t), self.model.end)
+        t = checked_time(t, len(x), self.model.end)
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             return function(x, t)
 
@@ -266,8 +274,8 @@ class EBM(PretrainedModel):
         self,
         images: Tensor,
         estimator: str | Estimator | None = None,
-        noise: Tensor | None = None,
-        repeats: int = 1,
+        noise: Tensor | ImageNoise | None = None,
+        repeats: int | None = None,
         seed: int = 0,
         labels: Labels | None = None,
         batch_size: int | None = None,
@@ -279,7 +287,7 @@ class EBM(PretrainedModel):
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
-        >>> ebm.likelihood(black, estimator="elbo", num_draws=4).nfe
+        >>> ebm.likelihood(black, estimator="elbo", repeats=1, num_draws=4).nfe
         64
 
         Args:
@@ -287,31 +295,47 @@ class EBM(PretrainedModel):
             estimator: name in ``ESTIMATORS`` with settings ``estimator_args``, or an estimator.
                 Default: ``default_estimator``.
             noise: (K, B, C, H, W) uniform numbers in [0, 1) for K dequantisation draws, which are
-                averaged. Default: ``repeats`` random draws.
-            seed: seed of the random draws and of the estimator.
+                averaged. Default: random draws. An ``ImageNoise`` is a source of random draws
+                with its own seed and image indices.
+            repeats: number of random draws. Default: for each image 8, 16, 32, 64 or 128 draws,
+                until the error of their mean is at most 0.02 bits per dim. For the mean over many
+                images, ``repeats=1`` is cheaper.
+            seed: seed of the random draws and of the estimator. The draws of an image depend on
+                the seed and its index in ``images``.
             labels: one label for all images or one per image, for log P(image | label) of a
                 class-conditional model, see ``class_labels``.
-            batch_size: images per batch. Default: as many as fit in 2^17 elements. It only changes
-                results by rounding, and by the shared steps of ``probability_flow`` with dopri5.
+            batch_size: images per batch. Default: as many as fit in 2^17 elements, or 2^14 on a
+                CPU. It only changes results by rounding, and by the shared steps of
+                ``probability_flow`` with dopri5.
+
+        Warns:
+            UserWarning: if an estimator that may not be normalised differs from "elbo" by more
+                than their errors, on the first 4 images. It is not checked if ``noise`` is given.
 
         Raises:
             UserError: for images or noise of the wrong shape, values that are not grey levels,
                 unknown names or settings, and a likelihood that is not finite.
         """
         levels = self.levels_of(images)
-        noise = noise_for(levels, self.dtype, seed, repeats, noise)
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
         if labels is not None:
             labels = labels_of_images(labels, len(levels), self.config.classes())
-        estimates, num_dims = [], levels[0].numel()
-        for rows in batches(len(levels), batch_size, MAX_BATCH_ELEMENTS // num_dims):
-            model = self.model_for(None if labels is None else labels[rows])
-            batch, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
-            estimates.append(
-                estimator.log_prob_of_levels(model, batch, self.cells, self.dequantiser, u)
-            )
-        return likelihood_of(estimates, num_dims)
+
+        def model_of(rows: slice) -> PathModel:
+            return self.model_for(None if labels is None else labels[rows])
+
+        draws = draws_of(levels, self.dtype, seed, repeats, noise)
+        place = self.device, self.dtype
+        evaluation = LevelsEvaluation(estimator, self.cells, self.dequantiser, *place)
+        result = evaluation.likelihood(model_of, levels, draws, batch_size)
+        if noise is None and not estimator.is_normalised and self.default_estimator == "elbo":
+            few = levels[:NUM_COMPARED]
+            elbo = evaluation._replace(estimator=make_estimator("elbo", {}, seed))
+            draws = draws_of(few, self.dtype, seed, repeats=4)
+            bound = elbo.likelihood(model_of, few, draws, batch_size)
+            warn_of_disagreement(name_of(estimator), result, bound, levels[0].numel())
+        return result
 
     def classify(self, images: Tensor, seed: int = 0, **options: Any) -> Tensor:
         """Return the probabilities of all classes, (B, K), for equally frequent classes,
@@ -319,7 +343,8 @@ class EBM(PretrainedModel):
             p(y | image) = P(image | y) / sum_k P(image | k),
 
         where P is computed by ``likelihood`` with the same noise for every class, so that most of
-        its error cancels. "elbo" uses 4 draws for each class, unless ``num_draws`` is set.
+        its error cancels. By default, one draw of the dequantiser is evaluated for each class, and
+        "elbo" has ``num_draws=4``.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> ebm.classify(ebm.sample(1, labels=3, guidance_scale=1.5)).argmax(1)
@@ -337,10 +362,14 @@ class EBM(PretrainedModel):
             raise UserError("This model was trained without labels, so classify() is unavailable.")
         if "estimator" not in options and self.default_estimator == "elbo":
             options = {"num_draws": 4, **options}
-        log_prob = [
-            self.likelihood(images, seed=seed, labels=name, **options).log_prob
-            for name in self.config.classes()
-        ]
+        if "noise" not in options:
+            options = {"repeats": 1, **options}
+        with progress("classify", self.config.num_classes) as bar:
+            log_prob = []
+            for name in self.config.classes():
+                result = self.likelihood(images, seed=seed, labels=name, **options)
+                log_prob.append(result.log_prob)
+                bar.update()
         return torch.stack(log_prob, 1).softmax(1)
 
     @property
@@ -357,7 +386,7 @@ class EBM(PretrainedModel):
         labels: Labels | None = None,
         guidance_scale: float = 1.0,
         batch_size: int | None = None,
-        return_log_prob: bool = False,
+        return_log_density: bool = False,
         **settings: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Draw images (num_images, C, H, W) in [0, 1], quantised to the model's grey levels.
@@ -365,37 +394,43 @@ class EBM(PretrainedModel):
         >>> ebm = EBM.from_pretrained("digits")
         >>> ebm.sample(2, sampler="dpm", num_steps=3).shape
         torch.Size([2, 1, 8, 8])
-        >>> images, log_prob = ebm.sample(2, "probability_flow", return_log_prob=True, num_steps=3)
-        >>> log_prob.shape
+        >>> settings = {"num_steps": 3, "return_log_density": True}
+        >>> images, log_density = ebm.sample(2, sampler="probability_flow", **settings)
+        >>> log_density.shape
         torch.Size([2])
 
         Args:
             sampler: name in ``SAMPLERS`` with settings ``settings``, or a sampler.
-            seed: seed of the initial noise and of the sampler.
+            seed: seed of all noise. The noise of an image depends on the seed and its index.
             labels: names or numbers of classes, for a class-conditional model: one for all images,
                 several used in turn, or "random". See ``class_labels``.
             guidance_scale: guidance scale, see ``PathModel.conditioned_on``. 1 samples from
                 p(x | label), larger values give clearer and less varied images.
-            batch_size: images per batch. Default: as many as fit in 2^20 elements. It affects the
-                noise that the sampler adds, but not the initial noise.
-            return_log_prob: also return the log densities (num_images,), in nats, of the points
-                in the model's space before the final denoising step. Requires the sampler
-                "probability_flow"; ``num_probes`` is 2 by default, see ``ProbabilityFlowSampler``.
+            batch_size: images per batch. Default: as many as fit in 2^20 elements. It only changes
+                samples by rounding, and by the shared steps of ``method=dopri5``.
+            return_log_density: also return the log densities (num_images,), in nats, of the points
+                in the model's space before the final denoising step. They are not probabilities of
+                the images: for these, call ``log_prob``. Requires the sampler "probability_flow";
+                ``num_probes`` is 2 by default, see ``ProbabilityFlowSampler``.
 
         Raises:
             UserError: for labels that the model does not have, a guidance scale below 0 or without
-                labels, and ``return_log_prob`` with another sampler.
+                labels, and ``return_log_density`` with another sampler.
         """
-        if return_log_prob and isinstance(sampler, str):
-            choose("sampler for return_log_prob", sampler, ("probability_flow",))
+        if return_log_density and isinstance(sampler, str):
+            choose("sampler for return_log_density", sampler, ("probability_flow",))
             settings = {"num_probes": 2, **settings}
-        *_, last = self.iterate_sample(
+        frames = self.iterate_sample(
             num_images, sampler, seed, labels, guidance_scale, batch_size, **settings
         )
-        if not return_log_prob:
+        with progress("sample") as bar:
+            for last in frames:
+                bar.total = last.num_steps
+                bar.update(last.step - bar.n)
+        if not return_log_density:
             return self.to_images(last.x)
         if last.log_density is None:
-            raise UserError("return_log_prob needs ProbabilityFlowSampler(num_probes=2).")
+            raise UserError("return_log_density needs ProbabilityFlowSampler(num_probes=2).")
         return self.to_images(last.x), last.log_density.cpu()
 
     def iterate_sample(
@@ -410,30 +445,19 @@ class EBM(PretrainedModel):
     ) -> Iterator[Frame]:
         """Iterate over the steps of ``sample``, as frames of points in the space of the path. Each
         frame has all images; later batches are still noise."""
-        generator, x = self.start(num_images, seed)
+        num_images = check_argument(PositiveInt, "num_images", num_images)
+        noise = ImageNoise(check_argument(Seed, "seed", seed), range(num_images), SAMPLES)
+        shape = (num_images, *self.config.image_shape)
+        x = noise.normal_like(torch.empty(shape, device=self.device, dtype=self.dtype))
         slices = batches(num_images, batch_size, MAX_BATCH_DRAWN // x[0].numel())
         if labels is not None:
             labels = labels_of_samples(labels, num_images, self.config.classes(), seed)
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
-        log_densities = []
-        for index, rows in enumerate(slices):
-            chosen = None if labels is None else labels[rows]
-            model = self.model_for(chosen, guidance_scale)
-            for frame in sampler.iterate(model, x[rows], generator):
-                if frame.log_density is not None:
-                    log_densities.append(frame.log_density)
-                    frame = frame._replace(log_density=torch.cat(log_densities))
-                images = torch.cat([x[: rows.start], frame.x, x[rows.stop :]])
-                step, total = index * frame.num_steps + frame.step, len(slices) * frame.num_steps
-                yield frame._replace(x=images, step=step, num_steps=total)
-            x = images
 
-    def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
-        """Return a generator, and standard normal points (num_images, C, H, W) drawn from it."""
-        shape = (check_argument(PositiveInt, "num_images", num_images), *self.config.image_shape)
-        generator = torch.Generator(self.device).manual_seed(check_argument(Seed, "seed", seed))
-        options = {"device": self.device, "dtype": self.dtype, "generator": generator}
-        return generator, torch.randn(shape, **options)
+        def model_of(rows: slice) -> PathModel:
+            return self.model_for(None if labels is None else labels[rows], guidance_scale)
+
+        return iterate_batches(sampler, model_of, x, noise, slices)
 
     def to_images(self, x: Tensor) -> Tensor:
         """Decode points in the path's space into quantised images in [0, 1], on the CPU."""

@@ -14,7 +14,7 @@ from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import build_space
 from ebm_app.utils.fields import NumLevels, PositiveInt, Seed, check_argument, configuration
-from ebm_app.utils.random import make_generator
+from ebm_app.utils.random import SAMPLES, ImageNoise
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 
@@ -86,7 +86,7 @@ class Flow(PretrainedModel):
     def sample(self, num_images: int, seed: int = 0) -> Tensor:
         """Draw images (num_images, C, H, W) in [0, 1], quantised to the grey levels."""
         num_images = check_argument(PositiveInt, "num_images", num_images)
-        generator = make_generator("cpu", check_argument(Seed, "seed", seed))
-        u = torch.randn((num_images, *self.config.image_shape), generator=generator).to(self.dtype)
-        x = self.space.decode(u.to(self.device))
+        noise = ImageNoise(check_argument(Seed, "seed", seed), range(num_images), SAMPLES)
+        u = noise.normal(*self.config.image_shape)
+        x = self.space.decode(u.to(self.device, self.dtype))
         return quantise_samples(x, self.config.num_levels).cpu()

@@ -42,7 +42,7 @@ from ebm_app.sampling.hmc import (
     stay,
 )
 from ebm_app.utils.fields import PositiveInt, Steps, configuration, setting
-from ebm_app.utils.random import make_generator
+from ebm_app.utils.random import BatchNoise, make_generator
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Number of pilot chains, their extra transitions, and max temperatures with transitions
@@ -125,7 +125,7 @@ class Chains:
         of forward chains."""
         device = self.data.device
         starts = [
-            (block.to(device), make_generator(device, self.seed, REVERSE, index))
+            (block.to(device), BatchNoise(make_generator(device, self.seed, REVERSE, index)))
             for index, block in enumerate(points.split(BLOCK_SIZE))
         ]
         first, *others = (move.backward for move in self.moves)
@@ -143,9 +143,9 @@ class Chains:
             distribution._replace(num_steps=0 if k % stride else count, adapt=follow)
             for k, distribution in enumerate(self.distributions([m.fit for m in self.moves]))
         ]
-        x0, generator = self._noise(NUM_PILOT, PILOT, 0)
+        x0, noise = self._noise(NUM_PILOT, PILOT, 0)
         scale = torch.ones(NUM_PILOT, dtype=torch.float64)
-        records = anneal(x0, pilots, self.settings.num_leapfrog_steps, generator, scale)
+        records = anneal(x0, pilots, self.settings.num_leapfrog_steps, noise, scale)
         medians = [
             record.step_size.quantile(0.5) for record in tqdm(records, "pilot chains", len(pilots))
         ]
@@ -163,7 +163,7 @@ class Chains:
 
     def _run(
         self,
-        starts: list[tuple[Tensor, torch.Generator]],
+        starts: list[tuple[Tensor, BatchNoise]],
         first: Field,
         distributions: list[IntermediateDistribution],
         last_move: Transport,
@@ -173,14 +173,14 @@ class Chains:
         then apply ``last_move`` to reach the density ``last``."""
         batches, num_leapfrog_steps = [], self.settings.num_leapfrog_steps
         with tqdm(desc="chains", total=len(starts) * len(distributions)) as bar:
-            for x, generator in starts:
+            for x, noise in starts:
                 log_weight, rates = -first(x), []
-                for record in anneal(x, distributions, num_leapfrog_steps, generator):
+                for record in anneal(x, distributions, num_leapfrog_steps, noise):
                     log_weight += record.log_ratio - record.entry.potential
                     log_weight += record.state.potential
                     rates.append(record.acceptance)
                     bar.update()
-                x, log_ratio = last_move(record.state.position, generator)
+                x, log_ratio = last_move(record.state.position, noise)
                 log_weight += log_ratio + last(x)
                 acceptance = torch.tensor(rates).mean().expand(len(x))
                 batches.append((x.cpu(), log_weight.cpu(), acceptance))
@@ -192,11 +192,12 @@ class Chains:
     def _final(self, x: Tensor) -> Tensor:
         return self.model.log_density(x, self.model.end)
 
-    def _noise(self, num: int, *stream: int) -> tuple[Tensor, torch.Generator]:
-        """Return standard normal noise (num, *) and its generator."""
+    def _noise(self, num: int, *stream: int) -> tuple[Tensor, BatchNoise]:
+        """Return standard normal points (num, *) and the source of further noise."""
         generator = make_generator(self.data.device, self.seed, *stream)
         shape = (num, *self.data.shape[1:])
-        return torch.randn(shape, device=self.data.device, generator=generator), generator
+        x = torch.randn(shape, device=self.data.device, generator=generator)
+        return x, BatchNoise(generator)
 
 
 class LogZResult(NamedTuple):

@@ -22,16 +22,17 @@ from torch import Tensor
 from ebm_app.nets.protocols import Score
 from ebm_app.paths import OneSidedPath
 from ebm_app.sampling.hmc import stay
+from ebm_app.utils.random import Noise
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 
 class Move:
     """Move between two temperatures; this base class is the identity.
 
-    Each method maps positions (B, *) and a generator to new positions (B, *) and the log ratio
-    (B,) float64 that enters the weight of a chain. ``forward`` moves to the next temperature,
-    ``backward`` is the reverse move, and ``fit`` fits the move to pilot chains, then moves them
-    forward.
+    Each method maps positions (B, *) and a source of noise to new positions (B, *) and the log
+    ratio (B,) float64 that enters the weight of a chain. ``forward`` moves to the next
+    temperature, ``backward`` is the reverse move, and ``fit`` fits the move to pilot chains, then
+    moves them forward.
     """
 
     forward = backward = fit = staticmethod(stay)
@@ -45,8 +46,9 @@ class DenoisingMove(Move):
     ``fit`` increases it.
 
     >>> from ebm_app.paths import LinearVPPath
+    >>> from ebm_app.utils.random import BatchNoise
     >>> move = DenoisingMove(lambda x, t: -x, LinearVPPath(), 0.3, 0.5)
-    >>> y, log_ratio = move.forward(torch.randn(3, 2), torch.Generator())
+    >>> y, log_ratio = move.forward(torch.randn(3, 2), BatchNoise(torch.Generator()))
     >>> y.shape, log_ratio.shape
     (torch.Size([3, 2]), torch.Size([3]))
     """
@@ -59,27 +61,26 @@ class DenoisingMove(Move):
         self.added = v[0] - self.ratio**2 * v[1]
         self.variance = v[1] * self.added / v[0]
 
-    def fit(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def fit(self, x: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """Set the best variance for samples ``x`` (B, *) of p_s, u = (w / r^2)
         (1 - w E|score|^2 / D), then move forward."""
         score = self.score(x, self.start)
         share = 1 - self.added * score.double().square().mean().item()
         self.variance = max(self.variance, self.added / self.ratio**2 * share)
-        return self.forward(x, generator, score)
+        return self.forward(x, noise, score)
 
     def forward(
-        self, x: Tensor, generator: torch.Generator, score: Tensor | None = None
+        self, x: Tensor, noise: Noise, score: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Draw x_t (B, *) given ``x`` = x_s; the log ratio is log q(x_s | x_t) - log p(x_t |
         x_s)."""
         mean = self._mean(x, self.score(x, self.start) if score is None else score)
-        y = mean + math.sqrt(self.variance) * torch.empty_like(x).normal_(generator=generator)
+        y = mean + math.sqrt(self.variance) * noise.normal_like(x)
         return y, self._log_ratio(x, y, mean)
 
-    def backward(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def backward(self, x: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """Draw x_s given ``x`` = x_t; the log ratio is log p(x_t | x_s) - log q(x_s | x_t)."""
-        noise = torch.empty_like(x).normal_(generator=generator)
-        noised = self.ratio * x + math.sqrt(self.added) * noise
+        noised = self.ratio * x + math.sqrt(self.added) * noise.normal_like(x)
         mean = self._mean(noised, self.score(noised, self.start))
         return noised, -self._log_ratio(noised, x, mean)
 

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.utils.fields import configuration, setting
+from ebm_app.utils.fields import Draws, configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
 from ebm_app.utils.registry import choose, settings_of_each
 
@@ -46,6 +46,7 @@ class Arguments(HeldOutFlags):
     estimator_args: tuple[str, ...] = setting(
         "settings KEY=VALUE, applied to every estimator that has them", ()
     )
+    repeats: Draws = setting("dequantisation draws per image", 1)
     labels: bool = setting("evaluate p(x | label) with the labels of the images", False)
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 

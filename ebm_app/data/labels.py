@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import PositiveInt, check_argument, to_python
-from ebm_app.utils.random import make_generator
+from ebm_app.utils.random import LABELS, ImageNoise
 from ebm_app.utils.registry import choose
 
 #: Value of ``labels`` for random labels with equal class frequencies
@@ -88,7 +88,8 @@ def labels_of_samples(labels: Labels, num: int, names: Sequence[str], seed: int)
     """
     num = check_argument(PositiveInt, "num", num)
     if isinstance(labels, str) and labels == RANDOM and names:
-        return torch.randint(len(names), (num,), generator=make_generator("cpu", seed, num))
+        u = ImageNoise(seed, range(num), LABELS).uniform()
+        return (len(names) * u.double()).long()
     values = class_labels(labels, names)
     if len(values) > num:
         raise UserError(f"Expected at most {num} labels for {num} images, got {len(values)}.")

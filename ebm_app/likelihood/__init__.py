@@ -24,6 +24,16 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 }
 
 
+def name_of(estimator: Estimator) -> str:
+    """Return the name of an estimator in ``ESTIMATORS``, or that of its class.
+
+    >>> name_of(TimeIntegral())
+    'time_integral'
+    """
+    names = {kind: name for name, kind in ESTIMATORS.items()}
+    return names.get(type(estimator), type(estimator).__name__)
+
+
 def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int = 0) -> Estimator:
     """Return an estimator by its name and settings; an ``Estimator`` is returned unchanged.
 

@@ -135,11 +135,13 @@ class VariationalBound(PointEstimator):
     error_is_drawn: ClassVar[bool] = True
 
     @torch.no_grad()
-    def __call__(self, model: SteinScore, x: Tensor, t: float) -> LogDensityEstimate:
+    def __call__(
+        self, model: SteinScore, x: Tensor, t: float, key: Tensor | None = None
+    ) -> LogDensityEstimate:
         model = require(model, SteinScore, "estimator elbo")
         path = require_one_sided(model.path)
         rule = bound_rule(path, t, self.num_nodes)
-        noise = normal_draws(self.num_draws * self.num_nodes, x, self.seed)
+        noise = normal_draws(self.num_draws * self.num_nodes, x, self.seed, key)
         draws = [
             integrate_draw(x, rule, draw_residuals(model, x, rule, e))
             for e in noise.split(self.num_nodes)

@@ -24,10 +24,13 @@ class Estimator(ABC):
         needs: protocol or class that a model must implement.
         error_is_drawn: whether the error comes mainly from random draws that differ between
             points, so that the spread over draws of the dequantiser includes it.
+        is_normalised: whether the density is normalised for any network. Others are compared with
+            "elbo", see ``warn_of_disagreement``.
     """
 
     needs: ClassVar[type]
     error_is_drawn: ClassVar[bool] = False
+    is_normalised: ClassVar[bool] = True
 
     @classmethod
     def supports(cls, model: Any) -> bool:
@@ -38,13 +41,13 @@ class Estimator(ABC):
     def log_prob_of_levels(
         self, model: Any, levels: Tensor, cells: Cells, dequantiser: Dequantiser, noise: Tensor
     ) -> LogDensityEstimate:
-        """Return a lower bound on log P(levels) of B images.
+        """Return a lower bound on log P(levels) of B images, from one draw of the dequantiser.
 
         Args:
             model: density p_t in the space of the path; implements ``needs``.
             levels: (B, C, H, W) integers, the grey levels of ``cells``.
             dequantiser: density q on the cell of a level.
-            noise: (K, B, C, H, W) uniform numbers for K draws of the dequantiser.
+            noise: (B, C, H, W) uniform numbers from which the dequantiser draws.
 
         Raises:
             UserError: for a model that does not implement ``needs``.
@@ -55,31 +58,31 @@ class PointEstimator(Estimator):
     """Estimator of log p_t(x) at points of the path's space."""
 
     @abstractmethod
-    def __call__(self, model: Any, x: Tensor, t: float) -> LogDensityEstimate:
-        """Return log p_t(x) at ``x`` (B, *)."""
+    def __call__(
+        self, model: Any, x: Tensor, t: float, key: Tensor | None = None
+    ) -> LogDensityEstimate:
+        """Return log p_t(x) at ``x`` (B, *).
+
+        Args:
+            key: (B, *), values whose float32 bytes seed the random numbers of each point, if any;
+                by default those of ``x``.
+        """
 
     def log_prob_of_levels(
         self, model: Any, levels: Tensor, cells: Cells, dequantiser: Dequantiser, noise: Tensor
     ) -> LogDensityEstimate:
-        """Return the mean over draws y ~ q of log p_t(y) - log q(y | levels).
+        """Return log p_t(y) - log q(y | levels) at a draw y ~ q. The error is that of log p_t(y).
 
-        With several draws, the error includes their spread. With one, it is that of log p_t(y).
+        Random numbers of the estimator are seeded by the levels and the noise, which are the same
+        in float32 and float64.
         """
-        values, errors, components, nfe = [], [], [], 0
-        for u in noise:
-            point = dequantiser.points(levels, cells, u, model)
-            density = self(model, point.y, point.t)
-            values.append(density.value + sum_except_batch(point.negative_log_q))
-            errors.append(density.error)
-            nfe += density.nfe
-            if density.components is not None:
-                components.append(density.components + point.negative_log_q)
-        mean = torch.stack(components).mean(0) if components else None
-        error = torch.stack(errors).mean(0)
-        if len(values) > 1:  # the spread includes a drawn error
-            spread = error_over_draws(torch.stack(values))
-            error = spread if self.error_is_drawn else torch.hypot(spread, error)
-        return LogDensityEstimate(torch.stack(values).mean(0), error, mean, nfe)
+        point = dequantiser.points(levels, cells, noise, model)
+        key = levels.float() + noise.float()
+        value, error, components, nfe = self(model, point.y, point.t, key)
+        if components is not None:
+            components = components + point.negative_log_q
+        value = value + sum_except_batch(point.negative_log_q)
+        return LogDensityEstimate(value, error, components, nfe)
 
 
 def error_over_draws(values: Tensor) -> Tensor:

@@ -98,13 +98,16 @@ class PathIntegral(PointEstimator):
 
     needs: ClassVar[type] = SteinScoreModel
     error_is_drawn: ClassVar[bool] = True
+    is_normalised: ClassVar[bool] = False
 
     @torch.no_grad()
-    def __call__(self, model: SteinScoreModel, x: Tensor, t: float) -> LogDensityEstimate:
+    def __call__(
+        self, model: SteinScoreModel, x: Tensor, t: float, key: Tensor | None = None
+    ) -> LogDensityEstimate:
         model = require(model, SteinScoreModel, "estimator path_integral")
         path = require_one_sided(model.path)
         rule = curve_rule(path, model.start, t, self.num_nodes)
-        noise = normal_draws(self.num_draws, x, self.seed)
+        noise = normal_draws(self.num_draws, x, self.seed, key)
         draws = [self._integrate(model, x, e, rule) for e in noise]
         components, coarse = (torch.stack(column) for column in zip(*draws, strict=True))
         values, coarse = components.flatten(2).sum(2), coarse.flatten(2).sum(2)

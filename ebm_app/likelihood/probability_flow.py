@@ -66,9 +66,11 @@ class ProbabilityFlowDensity(PointEstimator):
 
     needs: ClassVar[type] = SteinScore
 
-    def __call__(self, model: SteinScore, x: Tensor, t: float) -> LogDensityEstimate:
+    def __call__(
+        self, model: SteinScore, x: Tensor, t: float, key: Tensor | None = None
+    ) -> LogDensityEstimate:
         model = require(model, SteinScore, "estimator probability_flow")
-        path = require_one_sided(model.path)
+        path, keys = require_one_sided(model.path), x if key is None else key
         # at t = 0 of a diffusion with discrete steps, alpha grows fast in arc length
         schedule = LOG_SNR if isinstance(path, LogSNRPath) else ARC_LENGTH
 
@@ -76,7 +78,7 @@ class ProbabilityFlowDensity(PointEstimator):
             """Solve with 2^level times as many steps. Return the log densities (K, b) and the
             network evaluations per point."""
             points, density = x[rows], model.at(rows)
-            probes = probes_for(self.num_probes, points, self.seed)
+            probes = probes_for(self.num_probes, points, self.seed, keys[rows])
             nfe = 0
 
             def score(x: Tensor, t: float) -> Tensor:

@@ -28,9 +28,12 @@ class TimeIntegral(PointEstimator):
     integrator: Literal["quadrature", "rk45"] = "quadrature"
 
     needs: ClassVar[type] = TimeScore
+    is_normalised: ClassVar[bool] = False
 
     @torch.no_grad()
-    def __call__(self, model: TimeScore, x: Tensor, t: float) -> LogDensityEstimate:
+    def __call__(
+        self, model: TimeScore, x: Tensor, t: float, key: Tensor | None = None
+    ) -> LogDensityEstimate:
         model = require(model, TimeScore, "estimator time_integral")
         reference = require_one_sided(model.path).reference_log_density(x)
         total = sum_except_batch(reference)
@@ -55,9 +58,12 @@ class EnergyEstimate(PointEstimator):
     """
 
     needs: ClassVar[type] = EnergyModel
+    is_normalised: ClassVar[bool] = False
 
     @torch.no_grad()
-    def __call__(self, model: EnergyModel, x: Tensor, t: float) -> LogDensityEstimate:
+    def __call__(
+        self, model: EnergyModel, x: Tensor, t: float, key: Tensor | None = None
+    ) -> LogDensityEstimate:
         model = require(model, EnergyModel, "estimator energy")
         components = model.terms(x, t) - model.calibration.mean / x[0].numel()
         value = sum_except_batch(components)

@@ -57,13 +57,13 @@ def with_divergence(
     return value.detach(), torch.stack(forms).double()
 
 
-def probes_for(num: int, like: Tensor, seed: int) -> Tensor:
+def probes_for(num: int, like: Tensor, seed: int, key: Tensor | None = None) -> Tensor:
     """Return ``num`` probes (num, B, *) of +1 and -1 for points ``like`` (B, *), see
     ``draws_by_point``; for 0 the D unit vectors (D, B, *), over which the estimates sum to the
     exact divergence."""
     if num:
         signs = partial(torch.randint, 2)
-        return 2 * draws_by_point(signs, num, like, seed) - 1
+        return 2 * draws_by_point(signs, num, like, seed, key) - 1
     size = like[0].numel()
     unit = torch.eye(size, dtype=like.dtype, device=like.device)
     return unit.reshape(size, 1, *like.shape[1:]).expand(size, *like.shape)

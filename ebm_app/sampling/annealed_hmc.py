@@ -13,6 +13,7 @@ from ebm_app.paths.base import SCHEDULES
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.sampling.hmc import IntermediateDistribution, Target, adapt, anneal
 from ebm_app.utils.fields import Count, Positive, PositiveInt, Steps, configuration
+from ebm_app.utils.random import Noise
 from ebm_app.utils.registry import choose
 
 #: Target acceptance for the leapfrog step
@@ -29,7 +30,7 @@ class AnnealedHMC(Sampler):
 
     Neighbouring p_t overlap if their number grows like sqrt(D) times the arc length of the path.
     The leapfrog step is proportional to the standard deviation of the noise. It is adapted to a
-    target acceptance until the last temperature, where it is frozen.
+    target acceptance, for each chain alone, until the last temperature, where it is frozen.
 
     The paper's setting: ``num_temperatures=1000 schedule=linear score=integral acceptance=energy``
     (appendix F.6).
@@ -61,17 +62,16 @@ class AnnealedHMC(Sampler):
     acceptance: Literal["work", "energy"] = "work"
     end_variance: Positive = 1e-3
 
-    def iterate(
-        self, model: SteinScore, x0: Tensor, generator: torch.Generator
-    ) -> Iterator[Frame]:
+    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         times, counter = self._times(model, x0[0].numel()), Counter()
         distributions = self._distributions(model, times, counter)
         records = anneal(
             x0,
             distributions,
             self.num_leapfrog_steps,
-            generator,
-            scale=self.step_size,
+            noise,
+            # each chain has its own step size, so that samples do not depend on other chains
+            scale=torch.full((len(x0),), self.step_size, dtype=torch.float64),
         )
         for index, record in enumerate(records, 1):
             x = record.state.position

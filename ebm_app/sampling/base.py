@@ -2,7 +2,7 @@
 progress or stop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from ebm_app.nets.protocols import Marginals, SteinScore
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import invert
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.random import ImageNoise, Noise
 
 
 class Frame(NamedTuple):
@@ -39,14 +40,40 @@ class Sampler(ABC):
     counts: ClassVar[str]
 
     @abstractmethod
-    def iterate(
-        self, model: SteinScore, x0: Tensor, generator: torch.Generator
-    ) -> Iterator[Frame]:
-        """Yield frames that start from reference draws ``x0`` (B, *) and end with the samples."""
+    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
+        """Yield frames that start from reference draws ``x0`` (B, *) and end with the samples.
+        Random numbers are drawn from ``noise``."""
 
     @abstractmethod
     def count_steps(self, model: Marginals, num_dims: int) -> int:
         """Return the number of steps for points of ``num_dims`` dimensions."""
+
+
+def iterate_batches(
+    sampler: Sampler,
+    model_of: Callable[[slice], SteinScore],
+    x: Tensor,
+    noise: ImageNoise,
+    batches: Sequence[slice],
+) -> Iterator[Frame]:
+    """Run a sampler on one batch of points after another, and yield frames of all points.
+
+    Args:
+        model_of: rows -> model of these points.
+        x: (N, *) reference draws.
+        noise: noise of the N points.
+        batches: rows of each batch.
+    """
+    log_densities = []
+    for index, rows in enumerate(batches):
+        for frame in sampler.iterate(model_of(rows), x[rows], noise[rows]):
+            if frame.log_density is not None:
+                log_densities.append(frame.log_density)
+                frame = frame._replace(log_density=torch.cat(log_densities))
+            points = torch.cat([x[: rows.start], frame.x, x[rows.stop :]])
+            step, total = index * frame.num_steps + frame.step, len(batches) * frame.num_steps
+            yield frame._replace(x=points, step=step, num_steps=total)
+        x = points
 
 
 def end_time(model: Marginals, start: float, variance: float) -> float:

@@ -13,6 +13,7 @@ from ebm_app.paths.flow_solvers import Method, SolverSettings, solve_flow
 from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.utils.fields import NonNegative, Positive, Probes, Steps, configuration
+from ebm_app.utils.random import Noise
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Time at which p_t is replaced by N(0, I); alpha must exceed 0 there
@@ -64,9 +65,7 @@ class ProbabilityFlowSampler(FlowSampler):
     rtol: Positive = 1e-4
     atol: Positive = 1e-4
 
-    def iterate(
-        self, model: SteinScore, x0: Tensor, generator: torch.Generator
-    ) -> Iterator[Frame]:
+    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         path, end = require_one_sided(model.path), end_time(model, START, self.end_variance)
         probes = None if self.num_probes is None else probes_for(self.num_probes, x0, PROBE_SEED)
         counter = Counter()
@@ -112,9 +111,7 @@ class DPMSampler(FlowSampler):
 
     noise: NonNegative = 0.0
 
-    def iterate(
-        self, model: SteinScore, x0: Tensor, generator: torch.Generator
-    ) -> Iterator[Frame]:
+    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         path, end = model.path, end_time(model, START, self.end_variance)
         times = LOG_SNR.times(path, START, end, self.num_steps)
         alpha, sigma = path.alpha(times), path.variance(times).sqrt()
@@ -133,8 +130,8 @@ class DPMSampler(FlowSampler):
             pull = alpha[index + 1] * -torch.expm1(-(1 + self.noise) * h)
             x, previous = shrink * x + pull * guess, current
             if self.noise:
-                z = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
-                x = x + sigma[index + 1] * (-torch.expm1(-2 * self.noise * h)).sqrt() * z
+                deviation = sigma[index + 1] * (-torch.expm1(-2 * self.noise * h)).sqrt()
+                x = x + deviation * noise.normal_like(x)
             if index + 1 < self.num_steps:
                 yield Frame(x, index + 1, self.num_steps, counter.nfe)
         with torch.no_grad():

@@ -44,12 +44,13 @@ import torch
 from torch import Tensor
 
 from ebm_app.utils.errors import NumericalError
+from ebm_app.utils.random import Noise
 from ebm_app.utils.tensors import copy_to, expand_like, sum_except_batch
 
 #: Function of points (B, *) that treats the chains independently
 Field = Callable[[Tensor], Tensor]
-#: (positions (B, *), generator) -> positions (B, *) and log ratio (B,) float64, in nats
-Transport = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+#: (positions (B, *), noise) -> positions (B, *) and log ratio (B,) float64, in nats
+Transport = Callable[[Tensor, Noise], tuple[Tensor, Tensor]]
 
 
 class Target(NamedTuple):
@@ -141,7 +142,7 @@ def step(
     target: Target,
     step_size: Tensor,
     num_leapfrog_steps: int,
-    generator: torch.Generator,
+    noise: Noise,
 ) -> tuple[HMCState, Tensor]:
     """Run one transition with a fresh momentum; return the new state and the acceptance
     probability (B,).
@@ -152,9 +153,9 @@ def step(
         state: chains at this target, from ``init`` or an earlier ``step``.
         step_size: h > 0, () or (B,) float64.
         num_leapfrog_steps: leapfrog steps, at least 1, with one call of the field each.
-        generator: source of randomness, on the device of the position.
+        noise: source of random numbers.
     """
-    momentum = torch.empty_like(state.position).normal_(generator=generator)
+    momentum = noise.normal_like(state.position)
     start = target.energy(state.potential, momentum, step_size)
     position, momentum, field = leapfrog(
         state.position, momentum, state.field, target.field, step_size, num_leapfrog_steps
@@ -162,7 +163,7 @@ def step(
     proposal = HMCState(position, field, target.potential(position, field))
     change = target.energy(proposal.potential, momentum, step_size) - start
     probability = torch.where(change.isfinite(), torch.exp(-change).clamp(max=1.0), 0.0)
-    is_accepted = torch.empty_like(probability).uniform_(generator=generator) < probability
+    is_accepted = noise.uniform_like(probability) < probability
     rows = (
         torch.where(expand_like(is_accepted, new).bool(), new, old)
         for new, old in zip(proposal, state, strict=True)
@@ -185,7 +186,7 @@ def adapt(scale: Tensor, probability: Tensor, target: float, growth: float = 1.1
     return scale * growth ** ((rate.to(scale) - target) / target)
 
 
-def stay(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def stay(x: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
     """Return the positions unchanged: the identity as a transport."""
     return x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
 
@@ -229,7 +230,7 @@ def anneal(
     x0: Tensor,
     distributions: Sequence[IntermediateDistribution],
     num_leapfrog_steps: int,
-    generator: torch.Generator,
+    noise: Noise,
     scale: Tensor | float = 1.0,
 ) -> Iterator[AnnealingRecord]:
     """Run chains from samples ``x0`` (B, *) of the reference through the distributions and yield
@@ -244,13 +245,11 @@ def anneal(
     """
     position, scale = x0, copy_to(torch.as_tensor(scale, dtype=torch.float64), x0.device)
     for target, step_size, num_steps, transport, adapt_scale in distributions:
-        position, log_ratio = transport(position, generator)
+        position, log_ratio = transport(position, noise)
         entry = state = init(position, target)
         rates = []
         for _ in range(num_steps):
-            state, probability = step(
-                state, target, scale * step_size, num_leapfrog_steps, generator
-            )
+            state, probability = step(state, target, scale * step_size, num_leapfrog_steps, noise)
             rates.append(probability.mean())
             scale = scale if adapt_scale is None else adapt_scale(scale, probability)
         position = state.position

@@ -1,9 +1,11 @@
 """Random numbers as functions of integer seeds."""
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from threading import Lock
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -14,6 +16,8 @@ from ebm_app.utils.tensors import copy_to
 _LOCK = Lock()
 #: Rows of a batch that share a generator
 BLOCK = 64
+#: Streams of the noise of images: of dequantisation, of samples and of random labels
+DEQUANTISATION, SAMPLES, LABELS = 10, 11, 12
 
 
 def derive_seed(*integers: int) -> int:
@@ -41,6 +45,78 @@ def initial_weights(seed: int) -> Iterator[None]:
     with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+class Noise(Protocol):
+    """Source of random numbers for a batch of points x (B, *)."""
+
+    def normal_like(self, x: Tensor) -> Tensor:
+        """Draw standard normal numbers (B, *), with the dtype and on the device of ``x``."""
+
+    def uniform_like(self, x: Tensor) -> Tensor:
+        """Draw uniform numbers in [0, 1) of shape (B, *), with the dtype and on the device of
+        ``x``."""
+
+
+class BatchNoise:
+    """Random numbers of a whole batch from one generator, on the device of the points; None for
+    the global generator."""
+
+    def __init__(self, generator: torch.Generator | None) -> None:
+        self.generator = generator
+
+    def normal_like(self, x: Tensor) -> Tensor:
+        return torch.empty_like(x).normal_(generator=self.generator)
+
+    def uniform_like(self, x: Tensor) -> Tensor:
+        return torch.empty_like(x).uniform_(generator=self.generator)
+
+
+class ImageNoise:
+    """Random numbers of images, from one generator per image.
+
+    The generator of an image is seeded by ``seed``, ``stream`` and the index of the image. Its
+    numbers therefore do not depend on the other images, on the device or on the dtype.
+
+    Args:
+        indices: indices (B,) of the images.
+        stream: what the numbers are for, such as ``SAMPLES``.
+
+    >>> one, two = (ImageNoise(0, range(num), SAMPLES).normal(3, 3) for num in (1, 2))
+    >>> bool((one == two[:1]).all())
+    True
+    """
+
+    def __init__(self, seed: int, indices: Iterable[int], stream: int) -> None:
+        self.generators = [make_generator("cpu", seed, stream, index) for index in indices]
+
+    def __getitem__(self, rows: slice | Sequence[int]) -> Self:
+        """Return the source for some of the images, which shares their generators."""
+        other = copy(self)
+        if isinstance(rows, slice):
+            other.generators = self.generators[rows]
+        else:
+            other.generators = [self.generators[row] for row in rows]
+        return other
+
+    def normal(self, *shape: int) -> Tensor:
+        """Draw standard normal numbers (B, *shape) float32 on the CPU."""
+        return self._draw(torch.randn, shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draw uniform numbers in [0, 1) of shape (B, *shape), float32 on the CPU."""
+        return self._draw(torch.rand, shape)
+
+    def normal_like(self, x: Tensor) -> Tensor:
+        return copy_to(self.normal(*x.shape[1:]).to(x.dtype), x.device)
+
+    def uniform_like(self, x: Tensor) -> Tensor:
+        return copy_to(self.uniform(*x.shape[1:]).to(x.dtype), x.device)
+
+    def _draw(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        # in float32 for every default dtype, because other dtypes have other numbers
+        draws = [draw(shape, generator=g, dtype=torch.float32) for g in self.generators]
+        return torch.stack(draws)
 
 
 class RowNoise:
@@ -87,21 +163,23 @@ class RowNoise:
         return torch.cat(draws)[self.selection]
 
 
-def normal_draws(num: int, like: Tensor, seed: int) -> Tensor:
+def normal_draws(num: int, like: Tensor, seed: int, key: Tensor | None = None) -> Tensor:
     """Draw standard normal noise (num, B, *) for points ``like``, see ``draws_by_point``."""
-    return draws_by_point(torch.randn, num, like, seed)
+    return draws_by_point(torch.randn, num, like, seed, key)
 
 
-def draws_by_point(draw: Callable[..., Tensor], num: int, like: Tensor, seed: int) -> Tensor:
-    """Draw ``num`` times for each point of ``like`` (B, *): (num, B, *). ``draw`` takes a shape
-    and a generator.
+def draws_by_point(
+    draw: Callable[..., Tensor], num: int, like: Tensor, seed: int, key: Tensor | None = None
+) -> Tensor:
+    """Draw ``num`` times for each point of ``like`` (B, *): (num, B, *). ``draw`` takes a shape,
+    a generator and a dtype.
 
-    The generator of a point is seeded by ``seed`` and the float32 bytes of the point, so its draws
-    do not depend on the batch or the process.
+    The generator of a point is seeded by ``seed`` and the float32 bytes of its row of ``key`` (B,
+    *), by default of the point itself, so its draws do not depend on the batch or the process.
     """
-    rows = []
-    for point in like.detach().float().cpu():
-        checksum = zlib.crc32(point.contiguous().numpy().tobytes())
+    rows, key = [], like if key is None else key
+    for point, own in zip(like, key.detach().float().cpu(), strict=True):
+        checksum = zlib.crc32(own.contiguous().numpy().tobytes())
         generator = make_generator("cpu", seed, checksum)
-        rows.append(draw((num, *point.shape), generator=generator))
+        rows.append(draw((num, *point.shape), generator=generator, dtype=torch.float32))
     return copy_to(torch.stack(rows, 1).to(like.dtype), like.device)

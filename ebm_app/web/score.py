@@ -129,7 +129,7 @@ class Scorer:
         draws: list[Likelihood] = []
         for begin in (0, *range(FIRST, repeats, MORE)):
             copies = image.expand(min(MORE if begin else FIRST, repeats - begin), -1, -1, -1)
-            draws.append(ebm.likelihood(copies, estimator=estimator, seed=self.seed + begin))
+            draws.append(ebm.likelihood(copies, estimator, repeats=1, seed=self.seed + begin))
             metrics = metrics | mean_likelihood(draws, estimator, image.numel())
             bits = "{bits_per_dim:.3f} ± {bits_error:.3f} bits per dim".format_map(metrics)
             bits = bits.replace(" ± nan", "")  # a single draw has no error

@@ -17,6 +17,7 @@ from ebm_app.annealing.chains import METHODS, Annealing, ChainEnds, Chains, two_
 from ebm_app.annealing.estimates import bennett, from_forward, from_reverse
 from ebm_app.annealing.moves import DenoisingMove
 from ebm_app.paths import LinearVPPath, VPPath
+from ebm_app.utils.random import BatchNoise
 
 PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1)
 #: name -> whether chains are diffused, and their settings
@@ -105,14 +106,15 @@ def test_fitted_move_of_gaussian_data_has_weight_one(path):
     square = -1 / (model.exact_score(x, TIMES[0]) / x).mean()
     x = x * (square / x.square().mean()).sqrt()
     least = move.variance
-    y, log_ratio = move.fit(x, generator(1))
+    y, log_ratio = move.fit(x, BatchNoise(generator(1)))
     assert move.variance > 1.02 * least and (y - x).abs().max() > 0.1
     before, after = (model.log_density(*a) for a in zip((x, y), TIMES, strict=True))
     assert (after - before + log_ratio).abs().max() < 1e-10
-    back, log_ratio = move.backward(y, generator(2))
+    back, log_ratio = move.backward(y, BatchNoise(generator(2)))
     assert (model.log_density(back, TIMES[0]) - after + log_ratio).abs().max() < 1e-10
-    again, _ = move.forward(x, generator(1))
-    assert torch.equal(again, y) and move.forward(x.float(), generator(1))[1].dtype == F64
+    again, _ = move.forward(x, BatchNoise(generator(1)))
+    assert torch.equal(again, y)
+    assert move.forward(x.float(), BatchNoise(generator(1)))[1].dtype == F64
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7])
@@ -123,8 +125,8 @@ def test_weights_are_exact_for_any_score(factor):
     model = ExactModel(LinearVPPath(), 1e-5, means, [0.3, 0.3], [0.3, 0.7])
     move = DenoisingMove(lambda x, t: factor * model.exact_score(x, t), LinearVPPath(), *TIMES)
     x, y = (model.sample(torch.full((20000,), t, dtype=F64), (20000, 3), 4).xt for t in TIMES)
-    moved, forward = move.forward(x, generator(50))
-    noised, backward = move.backward(y, generator(60))
+    moved, forward = move.forward(x, BatchNoise(generator(50)))
+    noised, backward = move.backward(y, BatchNoise(generator(60)))
     weights = (
         model.log_density(moved, TIMES[1]) - model.log_density(x, TIMES[0]) + forward,
         model.log_density(noised, TIMES[0]) - model.log_density(y, TIMES[1]) + backward,

@@ -12,7 +12,6 @@ from scipy import stats
 
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import TimeIntegral
-from ebm_app.likelihood.bits import likelihood_of
 from ebm_app.likelihood.dequantisation import (
     Cells,
     Decoder,
@@ -20,7 +19,9 @@ from ebm_app.likelihood.dequantisation import (
     TruncatedNormal,
     UniformDequantisation,
 )
+from ebm_app.likelihood.draws import DequantisationDraws, LevelsEvaluation
 from ebm_app.likelihood.estimator import error_over_draws
+from ebm_app.likelihood.noise import GivenNoise
 from ebm_app.nets.time_score import ModelOutput, MomentsModel
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
@@ -36,10 +37,10 @@ def images(num_levels, num=3, shape=SHAPE):
 
 def likelihood(model, levels, num_levels, u, nodes=64):
     density, dequantiser = density_of(model, nodes), UniformDequantisation()
-    estimate = TimeIntegral().log_prob_of_levels(
-        density, levels, cells(num_levels), dequantiser, u
-    )
-    return likelihood_of([estimate], levels[0].numel())
+    place = torch.device("cpu"), F64
+    evaluation = LevelsEvaluation(TimeIntegral(), cells(num_levels), dequantiser, *place)
+    draws = DequantisationDraws(GivenNoise(u), (len(u),))
+    return evaluation.likelihood(lambda rows: density, levels, draws, 2)
 
 
 @pytest.mark.parametrize("num_levels", [2, 17, 256])

@@ -180,7 +180,7 @@ def test_estimators_are_built_by_name():
 
 
 def test_refined_points_keep_their_labels():
-    """The flow refines two of the four points once more."""
+    """The flow refines three of the four points once more."""
     ebm, images = EBM.from_pretrained("digits"), load_images("digits").test[:4]
     estimator = ProbabilityFlowDensity(num_steps=3, max_refinements=4, num_probes=1)
     noise, labels = torch.full((1, 4, 1, 8, 8), 0.5), torch.arange(1, 5)
@@ -190,7 +190,7 @@ def test_refined_points_keep_their_labels():
         return ebm.likelihood(images[rows], **options)
 
     together, alone = likelihood(torch.arange(4)), likelihood(torch.tensor([2]))
-    assert (together.nfe, alone.nfe) == (147, 196)
+    assert (together.nfe, alone.nfe) == (172, 196)
     assert torch.allclose(together.log_prob[2], alone.log_prob, atol=0.01)
 
 

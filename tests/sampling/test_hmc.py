@@ -7,6 +7,7 @@ import torch
 from exact import F64, generator, normal, target_of, z_score
 
 from ebm_app.sampling import hmc
+from ebm_app.utils.random import BatchNoise
 from ebm_app.utils.tensors import standard_error, standard_normal_log_density, sum_except_batch
 
 CHAINS, TRANSITIONS = 20_000, 4
@@ -47,7 +48,7 @@ def test_metropolis_is_exact_for_any_field(distort):
     h = 1.1 * (0.8 + 0.4 * torch.rand(CHAINS, generator=g, dtype=F64))
     for _ in range(TRANSITIONS):
         before = state.position
-        state, probability = hmc.step(state, target, h, 3, g)
+        state, probability = hmc.step(state, target, h, 3, BatchNoise(g))
         has_moved = (state.position != before).flatten(1).any(1).double()
         assert 0.3 < probability.mean() < 0.97
         assert (has_moved - probability).mean().abs() < 4 * 0.5 / math.sqrt(CHAINS)
@@ -56,7 +57,9 @@ def test_metropolis_is_exact_for_any_field(distort):
     assert z_score(known.statistics(state.position), known.expected) < 4
     assert z_score(known.statistics(free), known.expected) > 8
     torch.testing.assert_close(state, hmc.init(state.position, target))
-    state, _ = hmc.step(hmc.init(free[:8].float().requires_grad_(), target), target, h[:8], 3, g)
+    state, _ = hmc.step(
+        hmc.init(free[:8].float().requires_grad_(), target), target, h[:8], 3, BatchNoise(g)
+    )
     assert state.position.dtype == torch.float32 and not state.position.requires_grad
 
 
@@ -67,7 +70,9 @@ def test_non_finite_proposals_are_rejected():
     exact = -torch.rand(CHAINS, 3, generator=g, dtype=F64).log().sum(1, keepdim=True)
     state = hmc.init(exact, target)
     for _ in range(TRANSITIONS):
-        state, probability = hmc.step(state, target, torch.tensor(0.8, dtype=F64), 2, g)
+        state, probability = hmc.step(
+            state, target, torch.tensor(0.8, dtype=F64), 2, BatchNoise(g)
+        )
         count, x = count + int((probability == 0).sum()), state.position[:, 0]
     assert count > 1000 and x.min() > 0
     for k, moment in (1, 3), (2, 12), (3, 60):
@@ -79,7 +84,9 @@ def test_work_leaves_a_gaussian_invariant():
     x, g, target = normal((6000, 4), 4), generator(5), hmc.Target(lambda y: -y)
     state = hmc.init(x, target)
     for _ in range(4):
-        state, probability = hmc.step(state, target, torch.tensor(0.9, dtype=F64), 3, g)
+        state, probability = hmc.step(
+            state, target, torch.tensor(0.9, dtype=F64), 3, BatchNoise(g)
+        )
     y = state.position
     assert z_score(torch.cat([y, y.square() - 1], 1)) < 4 and 0.2 < probability.mean() < 0.95
     assert z_score(y * x, 1.0) > 10  # the chains have moved
@@ -90,7 +97,7 @@ def test_adapt_settles_at_the_target_acceptance(shape, start, aim):
     known, g, h, rates = Logistic(), generator(), torch.full(shape, start, dtype=F64), []
     state = hmc.init(known.sample(g, 400), known.target())
     for _ in range(250):
-        state, probability = hmc.step(state, known.target(), h, 3, g)
+        state, probability = hmc.step(state, known.target(), h, 3, BatchNoise(g))
         h = hmc.adapt(h, probability, aim)
         rates.append(probability)
     assert abs(torch.stack(rates[-100:]).mean() - aim) < 0.03
@@ -116,13 +123,13 @@ def gaussian(mean, std, log_z=0.0):
 
 def affine(scale, shift):
     log_det = torch.full((6000,), math.prod(POINT) * math.log(scale), dtype=F64)
-    return lambda x, generator: (scale * x + shift, log_det)
+    return lambda x, noise: (scale * x + shift, log_det)
 
 
 def log_weight(x0, distributions):
     """Return the importance weights of the module docstring, and the chains at the end."""
     total = -sum_except_batch(standard_normal_log_density(x0))
-    for record in hmc.anneal(x0, distributions, 3, generator(2)):
+    for record in hmc.anneal(x0, distributions, 3, BatchNoise(generator(2))):
         total += record.log_ratio - record.entry.potential + record.state.potential
     return total - record.state.potential, record.state.position
 

@@ -23,6 +23,7 @@ from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, ProbabilityFlowSampler
 from ebm_app.sampling.base import Sampler
 from ebm_app.sampling.flow import START
+from ebm_app.utils.random import BatchNoise
 from ebm_app.utils.registry import make
 
 MEAN, STD = 0.7, 0.5
@@ -34,7 +35,7 @@ def gaussian(path=PATHS["linear"], head=1, nodes=24, t_margin=1e-5, model=ExactM
 
 
 def run(sampler, density, x0, seed=0):
-    return list(sampler.iterate(density, x0, generator(seed)))
+    return list(sampler.iterate(density, x0, BatchNoise(generator(seed))))
 
 
 def moments(variance):

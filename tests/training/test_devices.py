@@ -19,7 +19,7 @@ from ebm_app.sampling.flow import DPMSampler, ProbabilityFlowSampler
 from ebm_app.training.batches import Batches
 from ebm_app.training.trainer import Loss
 from ebm_app.utils import random
-from ebm_app.utils.random import make_generator
+from ebm_app.utils.random import BatchNoise, make_generator
 from ebm_app.utils.tensors import copy_to
 
 #: Stands for a GPU: kernels whose output size depends on the data fail on it
@@ -111,7 +111,9 @@ DRAWS, FLOW = {"num_nodes": 8, "num_draws": 2}, {"num_steps": 3, "max_refinement
 )
 def test_waits_of_samplers_do_not_grow_with_steps(ebm, sampler, most):
     with HostWaits() as waits:
-        *_, last = sampler.iterate(ebm.model, torch.zeros(2, 1, 8, 8, device=GPU), None)
+        *_, last = sampler.iterate(
+            ebm.model, torch.zeros(2, 1, 8, 8, device=GPU), BatchNoise(None)
+        )
     assert last.x.device == GPU and waits.num <= most
 
 

@@ -27,7 +27,7 @@ def likelihood_of(ebm, image, repeats, seed):
     sizes = [1, *(min(4, repeats - begin) for begin in range(1, repeats, 4))]
     begins = np.cumsum([0, *sizes[:-1]])
     draws = [
-        ebm.likelihood(image.expand(size, -1, -1, -1), seed=seed + int(begin)).log_prob
+        ebm.log_prob(image.expand(size, -1, -1, -1), repeats=1, seed=seed + int(begin))
         for begin, size in zip(begins, sizes, strict=True)
     ]
     return torch.cat(draws)
