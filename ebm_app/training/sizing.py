@@ -13,8 +13,8 @@ from ebm_app.training.recipes import recipe
 from ebm_app.utils.fields import from_attributes
 from ebm_app.utils.processes import make_accelerator
 
-#: Training images from which on "small" is better than "tiny", for digits and for other images
-SMALL_IMAGES_OF_DIGITS, SMALL_IMAGES = 100_000, 50_000
+#: Training images from which on "small" is better than "tiny", see docs/results.md ("Recipes")
+SMALL_IMAGES = 50_000
 #: Timed passes; the fastest one counts, since other programs only slow passes down
 NUM_PASSES = 4
 
@@ -32,8 +32,7 @@ def fitting_size(run: Train, data: ImageData, space: str) -> str:
     accelerator = make_accelerator(run.mixed_precision, run.device)
     with accelerator.autocast():
         speed = accelerator.num_processes / seconds_per_image(base, data, accelerator.device)
-    enough = SMALL_IMAGES_OF_DIGITS if data.name == "digits" else SMALL_IMAGES
-    size = "small" if 60 * minutes * speed >= enough else "tiny"
+    size = "small" if 60 * minutes * speed >= SMALL_IMAGES else "tiny"
     return broadcast_object_list([size])[0]
 
 
