@@ -153,7 +153,7 @@ class Trainer:
                     self.now.step += 1
                     self.now.previous_progress = self.now.progress
                     self.update_progress()
-                    losses = self.losses() if self.is_due(self.config.logging_steps, 1) else None
+                    losses = self.losses() if self.is_due(self.config.logging_steps) else None
                     self.count_time(begin, cores)
                     if losses is not None:
                         self.log(losses, bar)
@@ -203,7 +203,7 @@ class Trainer:
         self.ema.step(self.parameters)
         self.pending.append(torch.cat(losses).mean())
 
-    def is_due(self, period: int | None, count: int) -> bool:
+    def is_due(self, period: int | None, count: int = 1) -> bool:
         """Whether an action is due after this step: every ``period`` steps, or ``count`` times per
         run if ``period`` is None. Every action is due at the end of the run."""
         if self.now.progress >= 1:
@@ -313,6 +313,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()
         self.now.last_validation_seconds = self.of_main(time.perf_counter() - begin)
         self.now.validation_seconds += self.now.last_validation_seconds
+        self.now.elapsed = time.perf_counter() - self.fit_began
 
     def is_validation_due(self) -> bool:
         """Whether a validation is due. Without ``validation_steps``, this validation and the last
