@@ -317,14 +317,18 @@ class Trainer:
 
     def is_validation_due(self) -> bool:
         """Whether a validation is due. Without ``validation_steps``, this validation and the last
-        one must fit into ``VALIDATIONS_SHARE`` of the time, judged by the previous one."""
+        one must fit into ``VALIDATIONS_SHARE`` of the time, judged by the previous one. None
+        interrupts the decay of a run in minutes, since a slow one would cut it short."""
         now, period = self.now, self.config.validation_steps
         if not self.is_due(period, NUM_VALIDATIONS):
             return False
-        if period is None and self.config.max_train_steps is None and not now.validation_images:
+        is_timed = period is None and self.config.max_train_steps is None
+        if is_timed and not now.validation_images:
             self.limit_validation(self.affordable_images())
         if period is not None or now.progress >= 1:
             return True
+        if is_timed and now.decay_began is not None:
+            return False
         seconds = now.validation_seconds + 2 * now.last_validation_seconds
         return seconds <= VALIDATIONS_SHARE * self.of_main(now.elapsed)
 

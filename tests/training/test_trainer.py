@@ -110,6 +110,9 @@ def test_validations_take_a_tenth_of_a_run_in_minutes(data, tmp_path, monkeypatc
     assert clock.now - 100 == pytest.approx(120, abs=2) and run.now.validation_images == 2
     assert run.now.validation_seconds <= 12 and result["steps"] > 200
     assert len(run.noise[0]) == len(run.validation) == 2
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    *steps, last = [row["step"] for row in rows if "validation_loss" in row]
+    assert last == result["steps"] and 3 <= len(steps) and steps[-1] < result["decay_began"]
 
 
 def test_resumed_run_in_minutes_takes_the_rest_of_its_time(data, tmp_path, monkeypatch):
