@@ -58,14 +58,19 @@ class Flow(PretrainedModel):
 
     @torch.no_grad()
     def likelihood(
-        self, images: Tensor, noise: Tensor | None = None, repeats: int = 1, seed: int = 0
+        self,
+        images: Tensor,
+        noise: Tensor | None = None,
+        repeats: int | None = None,
+        seed: int = 0,
     ) -> Likelihood:
         """Return a lower bound on the log-likelihood of quantised images by uniform
         dequantisation: the mean over K draws of log p(x) - D log L. Its ``error`` is 0.
 
         Args:
             images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].
-            noise: (K, B, C, H, W) uniform numbers in [0, 1). Default: ``repeats`` random draws.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1). Default: random draws.
+            repeats: number of random draws. Default: 1.
             seed: seed of the random draws.
 
         Raises:

@@ -6,7 +6,7 @@ import torch
 from conftest import GREY, error_of
 from exact import generator
 
-from ebm_app import EBM, Flow
+from ebm_app import EBM, ESTIMATORS, SAMPLERS, Flow
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.flow import FlowConfig
 
@@ -78,6 +78,21 @@ def test_invalid_settings_raise_a_user_error(ebm):
     for x in (IMAGES[0], IMAGES.long(), IMAGES[:0]):
         error_of(ebm.energy, x)
     assert "gpu" in error_of(EBM.from_pretrained, "digits", device="gpu")
+
+
+def test_settings_of_an_instance_are_not_ignored(ebm):
+    sampler, estimator = SAMPLERS["dpm"](**STEPS), ESTIMATORS["elbo"](num_draws=1, num_nodes=4)
+    expected = ebm.sample(1, **STEPS)
+    assert torch.equal(ebm.sample(1, sampler), expected)
+    assert "num_steps" in error_of(ebm.sample, 1, sampler, num_steps=3)
+    assert "num_draws" in error_of(ebm.likelihood, IMAGES, estimator, num_draws=2)
+
+
+def test_repeats_and_other_noise_are_refused(ebm, flow):
+    noise = torch.rand(3, *IMAGES.shape, generator=generator())
+    for model in (ebm, flow):
+        assert torch.equal(bits(model, noise=noise, repeats=3), bits(model, noise=noise))
+        assert "noise has 3 draws" in error_of(model.likelihood, IMAGES, noise=noise, repeats=2)
 
 
 def test_numbers_of_any_type_are_equal(ebm, flow):

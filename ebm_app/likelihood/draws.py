@@ -60,7 +60,7 @@ def draws_of(
         UserError: for ``repeats`` or a seed out of range, and wrong numbers, see ``noise_for``.
     """
     if not (noise is None or isinstance(noise, ImageNoise)):
-        numbers = noise_for(levels, dtype, seed, noise=noise)
+        numbers = noise_for(levels, dtype, seed, repeats, noise)
         return DequantisationDraws(GivenNoise(numbers), (len(numbers),))
     if noise is None:
         noise = seeded_noise(seed, range(len(levels)))

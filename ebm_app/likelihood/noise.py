@@ -68,22 +68,25 @@ def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
 
 
 def noise_for(
-    levels: Tensor, dtype: torch.dtype, seed: int, repeats: int = 1, noise: Any = None
+    levels: Tensor, dtype: torch.dtype, seed: int, repeats: int | None = None, noise: Any = None
 ) -> Tensor:
     """Return noise (K, B, C, H, W) in [0, 1) for levels (B, C, H, W), in ``dtype``: the user's
-    ``noise``, or ``repeats`` draws.
+    ``noise``, or ``repeats`` draws, by default one.
 
     Raises:
-        UserError: for noise of another shape or type, or outside [0, 1).
+        UserError: for noise of another shape or type, outside [0, 1), or of another number of
+            draws than ``repeats``.
     """
     if noise is None:
-        noise = dequantisation_noise(repeats, levels, seed)
+        noise = dequantisation_noise(1 if repeats is None else repeats, levels, seed)
     noise = as_tensor(noise, "noise")
     if noise.shape[1:] != levels.shape or not len(noise):
         raise UserError(
             f"Expected noise of shape (K, {', '.join(map(str, levels.shape))}), got "
             f"{tuple(noise.shape)}."
         )
+    if repeats not in (None, len(noise)):
+        raise UserError(f"repeats is {repeats}, but noise has {len(noise)} draws. Leave out one.")
     if not (noise.is_floating_point() and ((noise >= 0) & (noise < 1)).all()):
         raise UserError("Expected floating-point noise in [0, 1). Draw it with torch.rand.")
     # rounding to dtype could give 1

@@ -63,12 +63,19 @@ def make(
         settings: keyword arguments of the class; None selects the default.
 
     Raises:
-        UserError: for an unknown name or setting, or a setting out of range.
+        UserError: for an unknown name or setting, a setting out of range, or settings of an
+            instance.
     """
-    if not isinstance(name, str):
-        return check_argument(base, what, name)
-    kind = kinds[choose(what, name, kinds)]
     chosen = {key: value for key, value in settings.items() if value is not None}
+    if not isinstance(name, str):
+        instance = check_argument(base, what, name)
+        if chosen:
+            raise UserError(
+                f"The {what} {type(name).__name__} is an instance with its own settings, got "
+                f"{', '.join(chosen)} in addition. Set them in the instance."
+            )
+        return instance
+    kind = kinds[choose(what, name, kinds)]
     return build(kind, f"{what} {name}", chosen)
 
 
