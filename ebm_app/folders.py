@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebm_app.config import FORMAT_VERSION
 from ebm_app.utils.errors import UserError, shorten
-from ebm_app.utils.fields import check_argument, from_dict
+from ebm_app.utils.fields import PathArgument, check_argument, from_dict
 from ebm_app.utils.files import read_header, read_json, read_tensors
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
     Raises:
         UserError: if there is no such model.
     """
-    name = os.fspath(check_argument(str | os.PathLike, "name_or_path", name_or_path))
+    name = os.fspath(check_argument(PathArgument, "name_or_path", name_or_path))
     if os.path.isdir(name):  # also true without read permission
         folder = Path(name)
         saved = [] if (folder / CONFIG_FILE).exists() else checkpoints(folder)

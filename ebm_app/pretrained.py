@@ -22,7 +22,7 @@ from ebm_app.folders import (
     read_config,
 )
 from ebm_app.utils.errors import UserError, shorten
-from ebm_app.utils.fields import check_argument, to_dict
+from ebm_app.utils.fields import PathArgument, check_argument, to_dict
 from ebm_app.utils.files import write_json, write_tensors
 from ebm_app.utils.random import initial_weights
 from ebm_app.utils.tensors import as_tensor
@@ -147,7 +147,7 @@ class PretrainedModel(nn.Module):
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write config.json and model.safetensors. Each file is written atomically."""
-        folder = Path(check_argument(str | os.PathLike, "folder", folder))
+        folder = Path(check_argument(PathArgument, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
         metadata = {DIGEST: config_digest(self._config_data())}
         write_tensors(folder / WEIGHTS_FILE, self.state_dict(), metadata)

@@ -95,6 +95,13 @@ def test_repeats_and_other_noise_are_refused(ebm, flow):
         assert "noise has 3 draws" in error_of(model.likelihood, IMAGES, noise=noise, repeats=2)
 
 
+def test_paths_are_text_or_paths(ebm):
+    for value in (None, 3, ""):
+        expected = f"must be a path or a name, got {value!r}"
+        assert error_of(EBM.from_pretrained, value) == f"name_or_path: {expected}"
+        assert error_of(ebm.save_pretrained, value) == f"folder: {expected}"
+
+
 def test_numbers_of_any_type_are_equal(ebm, flow):
     for model, seed in ((ebm, np.int64(3)), (flow, torch.tensor(3))):
         assert torch.equal(bits(model, seed=seed), bits(model, seed=3))

@@ -25,7 +25,7 @@ from ebm_app.folders import find_folder
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.pretrained import fingerprint
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Fraction, check_argument
+from ebm_app.utils.fields import Fraction, PathArgument, check_argument
 from ebm_app.utils.files import read_json, read_tensors, report_damage, write_json, write_tensors
 from ebm_app.utils.tensors import as_tensor
 
@@ -201,7 +201,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
             about: values that describe the images, stored in anomaly.json.
         """
         fitted = self._check_fitted()
-        folder = Path(check_argument(str | os.PathLike, "folder", folder))
+        folder = Path(check_argument(PathArgument, "folder", folder))
         write_tensors(folder / FITTED_FILE, fitted._asdict())
         num_images = len(fitted.calibration)
         write_json(

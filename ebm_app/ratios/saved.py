@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ebm_app.ratios.gaussians import GaussianRatio
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import check_argument
+from ebm_app.utils.fields import PathArgument, check_argument
 from ebm_app.utils.files import read_json, read_tensors, write_json, write_tensors
 
 TENSORS_FILE, RECORD_FILE = "fitted_ratio.safetensors", "fitted_ratio.json"
@@ -19,7 +19,7 @@ def write_ratio(
     folder: str | os.PathLike, record: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
     """Write the record and the tensors of a fitted ratio."""
-    folder = Path(check_argument(str | os.PathLike, "folder", folder))
+    folder = Path(check_argument(PathArgument, "folder", folder))
     write_tensors(folder / TENSORS_FILE, tensors)
     write_json(folder / RECORD_FILE, record)
 
@@ -30,7 +30,7 @@ def read_ratio(folder: str | os.PathLike) -> tuple[Path, dict[str, Any], dict[st
     Raises:
         UserError: if there is none, or the files are damaged.
     """
-    folder = Path(check_argument(str | os.PathLike, "folder", folder))
+    folder = Path(check_argument(PathArgument, "folder", folder))
     path, record = folder / TENSORS_FILE, folder / RECORD_FILE
     if not (path.exists() and record.exists()):
         raise UserError(f"{folder} has no fitted ratio. Fit a ratio and call `save`.")

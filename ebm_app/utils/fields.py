@@ -7,6 +7,7 @@ package convert to a one-line ``UserError``.
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -14,11 +15,11 @@ from math import isfinite
 from typing import Annotated, Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
 
-from ebm_app.utils.errors import UserError, describe_errors
+from ebm_app.utils.errors import UserError, describe_errors, shorten
 
 T = TypeVar("T")
 
@@ -34,6 +35,12 @@ class Array(Protocol):
 def to_python(value: Any) -> Any:
     """Convert numbers and arrays of numpy and torch to Python; return other values unchanged."""
     return value.tolist() if isinstance(value, Array) else value
+
+
+def _check_path(value: Any) -> str | os.PathLike:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ValueError(f"must be a path or a name, got {shorten(repr(value))}")
+    return value
 
 
 #: Refuses unknown keys, type conversions, and values that are not finite
@@ -65,6 +72,8 @@ Nodes = Annotated[Int, Ge(3), Le(1024)]
 Number = Annotated[Float, Ge(-1e30), Le(1e30)]
 Positive = Annotated[Float, Gt(0), Le(1e30)]
 NonNegative = Annotated[Float, Ge(0), Le(1e30)]
+#: Text that is not empty, or ``os.PathLike``
+PathArgument = Annotated[Any, PlainValidator(_check_path)]
 #: In [0, 1)
 Share = Annotated[Float, Ge(0), Lt(1)]
 #: In [0, 1]
