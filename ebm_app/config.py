@@ -9,6 +9,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
+from ebm_app.utils.errors import shorten
 from ebm_app.utils.fields import (
     Float,
     Int,
@@ -154,6 +155,14 @@ class EBMConfig:
     decoder: str | None = None
     calibration: Calibration | None = None
     format_version: PositiveInt = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        num = len(self.class_names)
+        if num and not num == len(set(self.class_names)) == self.num_classes:
+            raise ValueError(
+                f"must have {self.num_classes} different class_names, one per class, got "
+                f"{shorten(', '.join(self.class_names))}"
+            )
 
     def classes(self) -> tuple[str, ...]:
         """Return the name of each class, by default its label."""

@@ -1,5 +1,7 @@
 """Arguments of the Python API: accepted forms, and UserErrors for others."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -100,6 +102,12 @@ def test_paths_are_text_or_paths(ebm):
         expected = f"must be a path or a name, got {value!r}"
         assert error_of(EBM.from_pretrained, value) == f"name_or_path: {expected}"
         assert error_of(ebm.save_pretrained, value) == f"folder: {expected}"
+
+
+def test_class_names_are_one_per_class():
+    for names in (("a",), ("a", "a")):
+        with pytest.raises(ValueError, match="2 different class_names"):
+            replace(GREY, num_classes=2, class_names=names)
 
 
 def test_numbers_of_any_type_are_equal(ebm, flow):
