@@ -360,6 +360,8 @@ class EBM(PretrainedModel):
         """
         if not self.config.num_classes:
             raise UserError("This model was trained without labels, so classify() is unavailable.")
+        if "labels" in options:
+            raise UserError("classify() evaluates all classes. Leave out labels.")
         if "estimator" not in options and self.default_estimator == "elbo":
             options = {"num_draws": 4, **options}
         if "noise" not in options:
