@@ -91,8 +91,16 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     """Parse settings KEY=VALUE for several named dataclasses.
 
     Each dataclass gets the settings that are its fields.
+
+    Raises:
+        UserError: for a setting that is unknown, out of range or set twice.
     """
-    texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
+    texts: dict[str, str] = {}
+    for pair in pairs:
+        key, _, text = pair.partition("=")
+        if key in texts:
+            raise UserError(f"{key} is set twice, to {texts[key]} and to {text}. Set it once.")
+        texts[key] = text
     keys = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}
     for key in texts:
         choose(f"setting of {', '.join(kinds)}", key, set().union(*keys.values()))

@@ -193,6 +193,11 @@ def test_settings_go_to_every_kind_that_has_them():
         assert "num_steps" in error_of(settings_of_each, {"run": Run}, [pair])
 
 
+def test_settings_that_are_set_twice_are_refused():
+    message = error_of(settings_of_each, {"run": Run}, ["num_steps=2", "num_steps=3"])
+    assert message == "num_steps is set twice, to 2 and to 3. Set it once."
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_any_text_is_a_number_or_one_sentence(kind):
     absent, items = dataclasses.MISSING, dataclasses.fields(kind)
