@@ -1,7 +1,6 @@
 """Image data sets of integer grey levels, by the names of ``--dataset``."""
 
 import hashlib
-import os
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.inputs import as_images
+from ebm_app.data.inputs import as_images, is_hub_dataset
 from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display
 from ebm_app.data.named import ALIASES, DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
@@ -21,7 +20,7 @@ from ebm_app.data.sources import FOLDER, HUB, read_files
 from ebm_app.data.splits import SPLITS, Labelled
 from ebm_app.data.tables import BY_TYPE, Columns
 from ebm_app.utils.errors import UserError, shorten
-from ebm_app.utils.fields import NumLevels, check_argument
+from ebm_app.utils.fields import NumLevels, PathArgument, check_argument
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
 
@@ -121,6 +120,8 @@ class ImageData:
                 are not one integer per image.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
+        if columns != BY_TYPE and not is_hub_dataset(images):
+            raise UserError("Only a Hugging Face data set has columns. Leave out their names.")
         lowest = -1 if labels is None else 0  # -1 is an unknown label of a data set
         images, own, _, class_names = as_images(images, num_levels, columns=columns)
         labels, class_names = (own, class_names) if labels is None else (labels, ())
@@ -267,5 +268,5 @@ def load_images(
     if columns != BY_TYPE:
         raise UserError(f"{name} has fixed columns. Leave out --image_column and --label_column.")
     root = "data" if data_root is None else data_root
-    root = Path(check_argument(str | os.PathLike, "data_root", root)).expanduser()
+    root = Path(check_argument(PathArgument, "data_root", root)).expanduser()
     return ImageData.from_splits(name, source.num_levels, source.read(root, download))

@@ -66,17 +66,22 @@ def as_images(
         UserError: for no images, another shape, a layout that is not clear, and values that are
             not grey levels.
     """
-    hub = sys.modules.get("datasets")  # imported if the images are a Hugging Face data set
     if is_array(images):
         tensor = channels_first(as_tensor(images, "images"), image_shape)
         check_shape(tensor, image_shape)
         return Labelled(to_levels(tensor, num_levels))
-    if hub is not None and isinstance(images, hub.Dataset):
+    if is_hub_dataset(images):
         labelled = read_dataset(images, columns, num_levels)
     else:
         labelled = read_items(images, num_levels, image_shape)
     check_shape(labelled.images, image_shape)
     return labelled
+
+
+def is_hub_dataset(images: Any) -> bool:
+    """Whether images are a Hugging Face data set."""
+    hub = sys.modules.get("datasets")  # imported if they are
+    return hub is not None and isinstance(images, hub.Dataset)
 
 
 def is_array(images: Any) -> bool:

@@ -51,7 +51,7 @@ from ebm_app.training.run import (
 from ebm_app.training.sizing import fitting_size
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import check_argument, from_attributes
+from ebm_app.utils.fields import PathArgument, check_argument, from_attributes
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.registry import choose
 
@@ -60,6 +60,8 @@ EARLY_T_SCALE = 200.0
 #: Margin of uniformly dequantised images with 256 levels; the noise of the last time then has a
 #: standard deviation of 1 / 78 of a bin
 UNIFORM_T_MARGIN = 5e-9
+#: Settings of the command line that ``train`` does not use
+COMMAND_LINE = ("config", "data_root", "download", "dry_run", "resolution", "skip_bad")
 #: Valid values of settings that name a class or function
 NAMES = {
     "space": SPACES,
@@ -297,11 +299,11 @@ def train(
         labels: class labels (N,), for a class-conditional model. If ``images`` is a data set with
             labels, pass classes="all" instead.
         settings: fields of ``ebm_app.training.config.Train``, which replace those of the recipe,
-            or of the recorded run if it is resumed.
+            or of the recorded run if it is resumed, except ``COMMAND_LINE``.
 
     Raises:
-        UserError: for invalid images, an unknown setting, an invalid value, or a folder that
-            already holds a run.
+        UserError: for invalid images, a setting that is unknown or has no effect, an invalid
+            value, or a folder that already holds a run.
 
     Example:
         >>> import tempfile, torch
@@ -312,12 +314,18 @@ def train(
         >>> ebm.config.image_shape
         (1, 8, 8)
     """
-    folder = Path(check_argument(str | os.PathLike, "output_dir", output_dir))
+    folder = Path(check_argument(PathArgument, "output_dir", output_dir))
     check_argument(str, "dataset", dataset), check_argument(Flow | None, "flow", flow)
+    for name in COMMAND_LINE:
+        if name in settings:
+            raise UserError(f"{name} is a setting of train/ebm.py, not of train(). Leave it out.")
+    if labels is not None and settings.get("classes") == "none":
+        raise UserError('classes="none" does not use labels. Leave out classes or labels.')
     columns = Columns(settings.get("image_column"), settings.get("label_column"))
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels, columns)
     settings = {"classes": "none" if labels is None else "all", **settings, "output_dir": folder}
     if name := settings.get("resume_from_checkpoint"):
+        check_argument(PathArgument, "resume_from_checkpoint", name)
         recorded = recorded_run(Train, folder, name)
         config = resumed(recorded, with_settings(recorded, settings))
         flow = flow_of_run(config) if flow is None else flow

@@ -46,6 +46,23 @@ def test_tensors_and_script_train_the_same_weights(script, tmp_path):
     assert call(module, *own, *flags, "--resume_from_checkpoint", "latest") == 0
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dry_run": True},
+        {"resolution": 4},
+        {"image_column": "image"},
+        {"labels": torch.zeros(12, dtype=torch.long), "classes": "none"},
+        {"resume_from_checkpoint": True},
+    ],
+    ids=lambda settings: "_".join(settings),
+)
+def test_settings_without_effect_are_refused(settings, tmp_path):
+    own = {"num_levels": 17, "max_train_steps": 1, **SMALL, **settings}
+    error_of(train, IMAGES, tmp_path / "run", **own)
+    assert not (tmp_path / "run").exists()
+
+
 def test_training_returns_a_model_and_keeps_the_generator(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(3)
