@@ -55,10 +55,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     # slow to import, and not needed for --help
     from ebm_app.ratios.problems import INFORMATION_PROBLEMS
 
-    if args.table or args.quick or args.problems or args.methods:
-        return toy.make_table(args, INFORMATION_PROBLEMS, QUICK, "mi")
     if args.method != "auto":
         raise UserError("--method requires rows of X and of Y. Pass --x and --y.")
+    if args.table or args.quick or args.problems or args.methods:
+        if args.dim != Arguments.dim:
+            raise UserError("--dim is not a flag of the table. Choose rows by --problems.")
+        return toy.make_table(args, INFORMATION_PROBLEMS, QUICK, "mi")
     return learn(args)
 
 
@@ -66,8 +68,12 @@ def estimate_rows(args: Arguments) -> dict[str, Any]:
     """Estimate the information of the rows of two files."""
     if not (args.x and args.y):
         raise UserError("Expected rows of X and of Y. Pass both --x and --y.")
-    if args.table or args.quick or args.learning_rates or args.num_seeds:
-        raise UserError("--table and its flags do not apply to rows. Leave out --x and --y.")
+    of_table = args.quick, args.problems, args.methods, args.learning_rates, args.num_seeds
+    if args.table or any(of_table) or args.dim != Arguments.dim:
+        raise UserError(
+            "--dim, --table and the flags of the table do not apply to rows. Leave them out, or "
+            "leave out --x and --y."
+        )
     from ebm_app.ratios.information import mutual_information
     from ebm_app.ratios.rows import read_rows
 

@@ -14,7 +14,7 @@ from annotated_types import Len
 from conftest import GREY, ROOT, error_of
 
 from ebm_app import EBM
-from ebm_app.cli import bpd, sample
+from ebm_app.cli import bpd, mi, sample
 from ebm_app.cli.__main__ import COMMANDS, main
 from ebm_app.cli.command_line import Positional, argument, parse
 from ebm_app.likelihood import ESTIMATORS
@@ -196,6 +196,14 @@ def test_settings_go_to_every_kind_that_has_them():
 def test_settings_that_are_set_twice_are_refused():
     message = error_of(settings_of_each, {"run": Run}, ["num_steps=2", "num_steps=3"])
     assert message == "num_steps is set twice, to 2 and to 3. Set it once."
+
+
+def test_flags_of_mi_without_effect_are_refused():
+    for words in ("--dim 80", "--problems gaussians_d40", "--methods ctsm_time1"):
+        message = error_of(mi.main, ["--x", "x.npy", "--y", "y.npy", *words.split()])
+        assert "do not apply to rows" in message
+    assert "--problems" in error_of(mi.main, ["--table", "--dim", "80"])
+    assert "--x and --y" in error_of(mi.main, ["--table", "--method", "classifier"])
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
