@@ -202,6 +202,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         """
         fitted = self._check_fitted()
         folder = Path(check_argument(PathArgument, "folder", folder))
+        folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / FITTED_FILE, fitted._asdict())
         num_images = len(fitted.calibration)
         write_json(

@@ -20,6 +20,7 @@ def write_ratio(
 ) -> None:
     """Write the record and the tensors of a fitted ratio."""
     folder = Path(check_argument(PathArgument, "folder", folder))
+    folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / TENSORS_FILE, tensors)
     write_json(folder / RECORD_FILE, record)
 

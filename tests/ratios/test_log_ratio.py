@@ -184,6 +184,7 @@ def test_estimators_are_cloned_and_pickled(ratio):
 def test_saved_ratio_has_equal_values(ratio, tmp_path):
     x0, x1 = (pd.DataFrame(x, columns=["a", "b"]) for x in shifted(60))
     kind, fitted = type(ratio), clone(ratio).fit(x0, x1)
+    tmp_path = tmp_path / "new" / "folder"
     fitted.save(tmp_path)
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".safetensors"}
     loaded = kind.load(tmp_path)
