@@ -60,6 +60,7 @@ def resolve_precision(name: str, device: str) -> str:
     """
     if name == "auto":
         configured = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+        choose("ACCELERATE_MIXED_PRECISION", configured, ("no", "bf16", "fp16"))
         name = configured if configured != "no" else "bf16" if has_bfloat16(device) else "no"
     if name == "bf16" and not has_bfloat16(device):
         print(f"warning: {EMULATED}", file=sys.stderr)

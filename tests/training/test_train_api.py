@@ -161,6 +161,8 @@ def test_auto_precision_follows_the_processor(monkeypatch, capsys):
     assert resolve_precision("no", "cpu") == "no"
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     assert resolve_precision("auto", "cpu") == "fp16"
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp7")
+    assert "choose one of bf16, fp16, no" in error_of(resolve_precision, "auto", "cpu")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
