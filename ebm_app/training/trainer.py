@@ -213,14 +213,14 @@ class Trainer:
         return int(count * self.now.progress) > int(count * self.now.previous_progress)
 
     def update_progress(self) -> None:
-        """Update the elapsed time and the progress, by the clock of the main process."""
+        """Update the elapsed time and the progress. The clock of the main process counts, since
+        processes that disagree would wait for each other."""
         now, config = self.now, self.config
-        elapsed = time.perf_counter() - self.fit_began
-        if config.max_train_steps is None:
-            elapsed = self.of_main(elapsed)
-        now.elapsed = elapsed
+        now.elapsed = time.perf_counter() - self.fit_began
         reserved = self.start_up + now.last_validation_seconds
-        now.progress = progress(config, now.step, elapsed, reserved)
+        now.progress = progress(config, now.step, now.elapsed, reserved)
+        if config.max_train_steps is None:
+            now.progress = self.of_main(now.progress)
         if config.lr_scheduler == WSD and now.progress < 1 - decay_share(config):
             now.decay_began = None
         elif config.lr_scheduler == WSD and now.decay_began is None:

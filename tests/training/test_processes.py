@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from ebm_app.ebm import EBM
 from ebm_app.training.checkpoint import checkpoints, find_checkpoint, save_checkpoint, verify
 from ebm_app.training.metrics import read_metrics
+from ebm_app.training.trainer import Trainer
 from ebm_app.utils.files import read_json
 
 pytestmark = pytest.mark.process
@@ -89,8 +90,15 @@ def test_two_processes_match_one_with_twice_the_batch(tmp_path, train, whole_run
             torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
 
 
-def test_run_in_minutes_has_equal_steps_on_all_processes(tmp_path, train):
-    """Different numbers of steps would leave a process waiting for the other."""
+def test_run_in_minutes_has_equal_steps_on_all_processes(tmp_path, train, monkeypatch):
+    """Different numbers of steps would leave a process waiting for the other. The second process
+    starts 3 seconds earlier."""
+    fit = Trainer.fit
+
+    def fit_after_start(trainer, start_up):
+        return fit(trainer, start_up + 3.0 * trainer.accelerator.process_index)
+
+    monkeypatch.setattr(Trainer, "fit", fit_after_start)
     folder = tmp_path / "2"
     assert train(folder, "--max_train_minutes", "0.2", num=2, steps=[]) == 0
     record = read_json(folder / "run.json")
