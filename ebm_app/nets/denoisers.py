@@ -19,7 +19,6 @@ Lipman et al. 2023, arXiv:2210.02747 (velocity); Song et al. 2021, arXiv:2011.13
 et al. 2022, arXiv:2206.00364, for the rescaling.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
@@ -44,8 +43,6 @@ TimeFunction = Callable[[Tensor], Tensor]
 #: alphas_cumprod up to this value is no signal: ``EulerDiscreteScheduler`` of diffusers replaces 0
 #: by it
 NO_SIGNAL = 2.0**-24
-#: alpha / sigma at the time with most noise above which a schedule has a warning
-MAX_SIGNAL = 0.1
 #: Times at which a schedule is checked
 NUM_CHECKED = 1001
 
@@ -117,8 +114,6 @@ class AlphasCumprod:
         abar = as_tensor(abar, "alphas_cumprod").cpu().double()
         if abar.ndim != 1:
             raise UserError(f"Expected alphas_cumprod of shape (N,), got {tuple(abar.shape)}.")
-        if not (abar.isfinite() & (abar >= 0)).all():
-            raise UserError("Expected alphas_cumprod from 0 to 1, got values below 0 or NaN.")
         abar = abar[: max(1, int((abar > NO_SIGNAL).sum()))]
         self.log_ratios = abar.log() - torch.log1p(-abar)
         is_decreasing = self.log_ratios.isfinite().all() and (self.log_ratios.diff() < 0).all()
@@ -264,9 +259,6 @@ def log_snr(schedule: NoiseSchedule, time: Tensor) -> Tensor:
 def checked_schedule(schedule: NoiseSchedule) -> NoiseSchedule:
     """Return a schedule whose log signal-to-noise ratio increases from noise to data.
 
-    Warns:
-        UserWarning: if alpha / sigma exceeds ``MAX_SIGNAL`` at ``t_noise``.
-
     Raises:
         UserError: otherwise, and for functions that are not elementwise torch functions.
     """
@@ -294,11 +286,5 @@ def checked_schedule(schedule: NoiseSchedule) -> NoiseSchedule:
             f"log(alpha^2 / sigma^2) does not increase everywhere between t_noise = "
             f"{schedule.t_noise} ({ratios[0].item():.4g}) and t_data = {schedule.t_data} "
             f"({ratios[-1].item():.4g}). Swap the times, or use differentiable alpha and sigma."
-        )
-    if (ratio := (ratios[0] / 2).exp().item()) > MAX_SIGNAL:
-        warnings.warn(
-            f"alpha / sigma is {ratio:.3g} at t_noise = {schedule.t_noise}, where p is replaced "
-            "by noise: likelihoods are lower and samples worse. Use a time with more noise.",
-            stacklevel=2,
         )
     return schedule

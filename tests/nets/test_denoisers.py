@@ -295,12 +295,6 @@ def test_uses_that_a_denoiser_lacks_are_refused(net, tmp_path):
     assert "without labels" in error_of(ebm.sample, 1, labels=0)
 
 
-def test_schedule_with_signal_at_the_noisy_end_warns(net):
-    schedule = AlphaSigma(lambda u: 1 - u, lambda u: u, t_noise=0.5, t_data=0.01)
-    with pytest.warns(UserWarning, match="alpha / sigma is 1 at t_noise = 0.5"):
-        EBM.from_denoiser(net, SHAPE, "noise", schedule)
-
-
 def test_wrong_arguments_are_reported(net):
     def error(net=net, shape=SHAPE, prediction="noise", schedule=DDPM, **options):
         return error_of(EBM.from_denoiser, net, shape, prediction, schedule, **options)
@@ -322,8 +316,6 @@ def test_wrong_arguments_are_reported(net):
     assert "differentiable" in schedule_error(lambda u: u.detach(), torch.ones_like, 0.1)
     for abar in (torch.linspace(0.1, 0.9, 9), torch.ones(9), torch.tensor([0.9, 0.1])):
         assert "at least 3 values" in error_of(AlphasCumprod, abar)
-    for last in (-0.1, math.nan):
-        assert "below 0 or NaN" in error_of(AlphasCumprod, [0.9, 0.6, 0.3, last])
     assert "shape (N,)" in error_of(AlphasCumprod, torch.ones(2, 2))
     assert "TorchScript" in error(net=nn.Sequential(torch.jit.ScriptModule()))
     for wrong in (lambda x, time: x[:, :, 1:], lambda x, time: (x,)):
