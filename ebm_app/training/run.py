@@ -4,7 +4,6 @@ import copy
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -68,15 +67,6 @@ def check_run(config: Run, data: ImageData) -> None:
             "--lr_decay_steps requires --max_train_steps. The decay of a run in minutes takes the "
             "last quarter of its time."
         )
-    if config.max_train_steps is not None:
-        ramps = (config.lr_warmup_steps or 0) + (config.lr_decay_steps or 0)
-        if ramps > config.max_train_steps:
-            warnings.warn(
-                f"The run has {config.max_train_steps} steps, but the warm-up and the decay take "
-                f"{ramps}, so that the learning rate does not reach {config.learning_rate:g}. Set "
-                "--lr_warmup_steps and --lr_decay_steps to fewer steps.",
-                stacklevel=2,
-            )
     if (num := len(data.validation)) < 2:
         raise UserError(
             f"Expected at least 2 validation images for a standard error, got {num} in "

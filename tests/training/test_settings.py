@@ -89,13 +89,6 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
     assert message in error_of(config_of, **settings)
 
 
-def test_warm_up_and_decay_longer_than_the_run_warn():
-    for settings in ({"lr_warmup_steps": 9}, {"lr_warmup_steps": 4, "lr_decay_steps": 5}):
-        config_of(max_train_steps=9, **settings)
-        with pytest.warns(UserWarning, match="the decay take 9, .* does not reach 0.004"):
-            config_of(max_train_steps=8, **settings)
-
-
 def test_recorded_run_gives_the_defaults_of_a_resume():
     base = recipe("images", (1, 28, 28), 256)
     recorded = dataclasses.replace(base, mixed_precision="bf16", seed=3)
