@@ -201,6 +201,17 @@ def models(page_files, folder):
     return Models(find_models(str(folder / "grey"), str(folder)))
 
 
+def draws_of_page(ebm: EBM, image: torch.Tensor, repeats: int, seed: int) -> torch.Tensor:
+    """Return the log-likelihoods (repeats,) of the draws of the page: one, then four at a time."""
+    sizes = [1, *(min(4, repeats - begin) for begin in range(1, repeats, 4))]
+    begins = np.cumsum([0, *sizes[:-1]])
+    draws = [
+        ebm.log_prob(image.expand(size, -1, -1, -1), repeats=1, seed=seed + int(begin))
+        for begin, size in zip(begins, sizes, strict=True)
+    ]
+    return torch.cat(draws)
+
+
 @pytest.fixture(scope="session")
 def page(models):
     from ebm_app.web.app import build_app

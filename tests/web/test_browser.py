@@ -7,9 +7,8 @@ import time
 from functools import partial
 
 import pytest
-import torch
 from axe_playwright_python.sync_playwright import Axe
-from conftest import load_script
+from conftest import draws_of_page, load_script
 from PIL import Image
 from playwright.sync_api import expect
 
@@ -83,11 +82,8 @@ def expand_all(page):
 def score_of(models, image, repeats=16, seed=5):
     """Return the verdict and the bits of the library for an image (1, C, H, W) on "grey"."""
     ebm, detector = models.load("grey"), models.open("grey").detector
-    nats = [
-        ebm.likelihood(image.expand(size, -1, -1, -1), seed=seed + begin).log_prob
-        for begin, size in ((0, 1), *((at, min(4, repeats - at)) for at in range(1, repeats, 4)))
-    ]
-    bits = -torch.cat(nats).mean().item() / (image.numel() * math.log(2))
+    nats = draws_of_page(ebm, image, repeats, seed)
+    bits = -nats.mean().item() / (image.numel() * math.log(2))
     return f"(p = {detector.p_value(image).item():.2g})", f"{bits:.3f} ± "
 
 
@@ -99,12 +95,12 @@ def test_generated_image_is_scored_without_a_change(visit, models):
     page.get_by_label("New seed for every run").uncheck()
     press(page, "Generate")
     text_of(page, "Run", "^3 images")
-    image = page.locator(".small img:visible").nth(1)
+    image = page.locator(".small img:visible").nth(2)
     assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
     assert page.evaluate(CLIPPED) == [] and accessibility_violations(page) == []
     image.click()
     page.get_by_alt_text("The uploaded image").wait_for(timeout=WAIT)
-    verdict, bits = score_of(models, models.load("grey").sample(3, "dpm", 5, num_steps=2)[1:2])
+    verdict, bits = score_of(models, models.load("grey").sample(3, "dpm", 5, num_steps=2)[2:3])
     answer = text_of(page, "Answer", re.escape(bits))
     assert verdict in answer
     assert "resized" not in answer and page.evaluate("window.scrollY") == 0

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from conftest import GREY, digit, error_of, pixels, save_digit
+from conftest import GREY, digit, draws_of_page, error_of, pixels, save_digit
 from PIL import Image
 
 from ebm_app.anomaly.detector import AnomalyDetector
@@ -22,17 +21,6 @@ from ebm_app.web.models import Models
 pytestmark = pytest.mark.usefixtures("page_files")
 
 
-def likelihood_of(ebm, image, repeats, seed):
-    """Return the draws of the page: one, then four at a time."""
-    sizes = [1, *(min(4, repeats - begin) for begin in range(1, repeats, 4))]
-    begins = np.cumsum([0, *sizes[:-1]])
-    draws = [
-        ebm.log_prob(image.expand(size, -1, -1, -1), repeats=1, seed=seed + int(begin))
-        for begin, size in zip(begins, sizes, strict=True)
-    ]
-    return torch.cat(draws)
-
-
 def test_score_equals_the_library_on_the_same_pixels(models, tmp_path):
     path = save_digit(tmp_path / "digit.png")
     first, answered, *refined = score.Scorer(models, 3).score("grey", path, 12)
@@ -44,7 +32,7 @@ def test_score_equals_the_library_on_the_same_pixels(models, tmp_path):
     assert first.metrics is None and answered.answer and answered.where is not None
     assert [output.metrics["repeats"] for output in refined] == [1, 5, 9, 12]
     assert "±" not in refined[0].answer
-    values = likelihood_of(models.load("grey"), digit(), 12, 3).numpy()
+    values = draws_of_page(models.load("grey"), digit(), 12, 3).numpy()
     mean, error, bits = values.mean(), values.std(ddof=1) / np.sqrt(12), 64 * np.log(2)
     assert f"{-mean / bits:.3f} ± {error / bits:.3f} bits per dim" in last.answer
     assert last.metrics["log_prob"] == pytest.approx(mean)
