@@ -63,8 +63,8 @@ def as_images(
         columns: columns of a Hugging Face data set.
 
     Raises:
-        UserError: for no images, another shape, a layout that is not clear, and values that are
-            not grey levels.
+        UserError: for an empty input, another shape, an ambiguous layout, and values that are not
+            grey levels.
     """
     if is_array(images):
         tensor = channels_first(as_tensor(images, "images"), image_shape)
@@ -188,7 +188,7 @@ def channels_first(images: Tensor, image_shape: tuple[int, ...] | None = None) -
         image_shape: (C, H, W) of a model, or None.
 
     Raises:
-        UserError: for a layout that is not clear.
+        UserError: for an ambiguous layout.
     """
     shape = tuple(images.shape)
     if len(shape) != 4 or not images.numel() or shape[1:] == image_shape:
@@ -218,8 +218,8 @@ def channels_first(images: Tensor, image_shape: tuple[int, ...] | None = None) -
 
 
 def check_shape(images: Tensor, image_shape: tuple[int, ...] | None) -> None:
-    """Raise a UserError if images are none, or are not (N, C, H, W), with the shape (C, H, W) of a
-    model if it is not None."""
+    """Raise a UserError if there are no images, or if their shape is not (N, C, H, W), where
+    (C, H, W) is the shape of a model if it is given."""
     shape, expected = tuple(images.shape), image_shape or ("C", "H", "W")
     if not images.numel():
         raise UserError(f"Expected at least one image, got shape {shape}.")

@@ -37,7 +37,7 @@ def read_image(source: Source, name: str | None = None) -> Image.Image:
         name: name of the image in error messages; None for the path.
 
     Raises:
-        UserError: for an image that is not readable, opaque, of one frame, and 8-bit grey or RGB.
+        UserError: for an unreadable or transparent image, several frames, and more than 8 bits.
     """
     name = name or str(source)
     try:

@@ -105,8 +105,8 @@ def read_rows(
             by their index.
 
     Raises:
-        UserError: for a data set without a training split or a column of images, or with several
-            columns of which none is chosen.
+        UserError: for a data set without a training split or an image column, or with several
+            candidate columns and no choice.
     """
     splits = named_splits(datasets)
     if "train" not in splits:

@@ -6,6 +6,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from types import FrameType
 from typing import Any, Self, TypeVar
 
@@ -101,8 +102,10 @@ def make_accelerator(
     )
 
 
+@cache
 def warn_of_missing_processes() -> None:
-    """Warn if ``accelerate launch --num_processes N`` started one process, as it does on CPUs."""
+    """Warn, once, if ``accelerate launch --num_processes N`` started one process, as it does on
+    CPUs."""
     launcher = psutil.Process().parent()
     words = [] if launcher is None else launcher.cmdline()
     if "launch" not in words or "WORLD_SIZE" in os.environ:
