@@ -293,6 +293,9 @@ class Trainer:
         far, the model."""
         if self.now.validated == self.now.step or not self.is_validation_due():
             return
+        is_timed = self.config.max_train_steps is None and self.config.validation_steps is None
+        if is_timed and not self.now.validation_images:
+            self.limit_validation(self.affordable_images())
         is_main, begin = self.accelerator.is_main_process, time.perf_counter()
         with self.averaged_weights() as ebm:
             ebm.eval()
@@ -322,12 +325,9 @@ class Trainer:
         now, period = self.now, self.config.validation_steps
         if not self.is_due(period, NUM_VALIDATIONS):
             return False
-        is_timed = period is None and self.config.max_train_steps is None
-        if is_timed and not now.validation_images:
-            self.limit_validation(self.affordable_images())
         if period is not None or now.progress >= 1:
             return True
-        if is_timed and now.decay_began is not None:
+        if self.config.max_train_steps is None and now.decay_began is not None:
             return False
         seconds = now.validation_seconds + 2 * now.last_validation_seconds
         return seconds <= VALIDATIONS_SHARE * self.of_main(now.elapsed)
@@ -335,7 +335,7 @@ class Trainer:
     def affordable_images(self) -> int:
         """Return the number of images of a validation that takes ``VALIDATION_SHARE`` of a run in
         minutes, at least 2. More images are measured until their number dominates the time."""
-        num, seconds = 2, 0.0
+        num = 2
         budget = VALIDATION_SHARE * 60 * self.config.max_train_minutes
         while num < len(self.validation):
             seconds = self.of_main(self.seconds_of_validation(num))
