@@ -9,11 +9,12 @@ classifier; a perfect sampler would reach their values.
 - nfe: network evaluations per image: forward and backward passes.
 - frechet: Fréchet distance to the validation images, in the feature space of the classifier.
 - class_balance: frequency of the rarest class divided by that of the most frequent class.
-- clear_share: share of images whose predicted class has a probability of at least 0.9.
-- copies: share of images that are closer to one of 10,000 training images than 99% of validation
-  images are; identical: share of images equal to one of these training images.
-- of_class, of_class_by_neighbour: share of images whose label is confirmed by the classifier, and
-  by the nearest training image. Only for runs with a guidance scale, which use all labels in turn.
+- confident_fraction: fraction of images whose predicted class has a probability of at least 0.9.
+- copies: fraction of images that are closer to one of 10,000 training images than 99% of the
+  validation images are; identical: fraction of images equal to one of these training images.
+- of_class, of_class_by_neighbour: fraction of images whose label is confirmed by the classifier,
+  and by the nearest training image. Only for runs with a guidance scale, which use all labels in
+  turn.
 """
 
 import time
@@ -33,7 +34,7 @@ from ebm_app.data.images import ImageData
 from ebm_app.data.labels import names_of
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.classifier import train_classifier
-from ebm_app.evaluation.frechet import copy_share, nearest, sample_quality
+from ebm_app.evaluation.frechet import copied_fraction, nearest, sample_quality
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.utils.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
@@ -125,7 +126,7 @@ class Judge:
         features, logits = self.classifier.features_and_logits(images)
         distances, index = nearest(images, self.neighbours)
         measures = sample_quality(features, logits, self.features)
-        measures["copies"] = copy_share(distances, self.held_out_distances)
+        measures["copies"] = copied_fraction(distances, self.held_out_distances)
         measures["identical"] = (distances == 0).double().mean().item()
         if labels is not None:
             by_neighbour = self.neighbour_labels[index] == labels

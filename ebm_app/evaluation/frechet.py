@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-#: Min probability of the class of a clear image
-CLEAR = 0.9
+#: Min probability of the predicted class of a confident prediction
+CONFIDENT = 0.9
 
 
 def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
@@ -45,16 +45,17 @@ def sample_quality(features: Tensor, logits: Tensor, reference: Tensor) -> dict[
         reference: (M, D), features of held-out images of the data set.
 
     Returns:
-        ``frechet``: see ``frechet_distance``. ``class_balance``: share of the rarest predicted
-        class divided by that of the most frequent one, 0 if a class is missing. ``clear_share``:
-        share of images whose most likely class has a probability of at least 0.9.
+        ``frechet``: see ``frechet_distance``. ``class_balance``: frequency of the rarest
+        predicted class divided by that of the most frequent one, 0 if a class is missing.
+        ``confident_fraction``: fraction of images whose most likely class has a probability of at
+        least 0.9.
     """
     counts = logits.argmax(1).bincount(minlength=logits.shape[1])
     best = logits.double().softmax(1).amax(1)
     return {
         "frechet": frechet_distance(features, reference),
         "class_balance": (counts.min() / counts.max()).item(),
-        "clear_share": (best >= CLEAR).double().mean().item(),
+        "confident_fraction": (best >= CONFIDENT).double().mean().item(),
     }
 
 
@@ -70,8 +71,8 @@ def nearest(images: Tensor, others: Tensor, chunk_size: int = 256) -> tuple[Tens
     return distances / rows.shape[1] ** 0.5, indices
 
 
-def copy_share(drawn: Tensor, held_out: Tensor) -> float:
-    """Return the share of drawn images that are closer to a training image than 99% of held-out
+def copied_fraction(drawn: Tensor, held_out: Tensor) -> float:
+    """Return the fraction of drawn images that are closer to a training image than 99% of held-out
     images are: about 0.01 for a model that does not copy.
 
     Args:

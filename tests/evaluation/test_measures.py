@@ -8,7 +8,7 @@ from exact import F64, generator, normal
 
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
-from ebm_app.evaluation.frechet import copy_share, frechet_distance, sample_quality
+from ebm_app.evaluation.frechet import copied_fraction, frechet_distance, sample_quality
 
 
 def rows_of(factor, num=40):
@@ -35,19 +35,21 @@ def test_distance_in_two_dimensions_matches_closed_form():
     assert frechet_distance(rows_of(f) + mean, rows_of(g)) == pytest.approx(exact, rel=1e-9)
 
 
-def test_classes_and_clear_images_are_counted():
+def test_classes_and_confident_predictions_are_counted():
     logits = torch.tensor([[0.0, math.log(3)], [math.log(10), 0.0], [0.0, 0.0], [5.0, 5.0]])
     features = normal((4, 3))
     quality = sample_quality(features, logits, features + 1)
-    assert quality == pytest.approx({"frechet": 3, "class_balance": 1 / 3, "clear_share": 0.25})
+    assert quality == pytest.approx(
+        {"frechet": 3, "class_balance": 1 / 3, "confident_fraction": 0.25}
+    )
 
 
 def test_copies_are_counted():
     held_out = torch.rand(20_000, generator=generator(), dtype=F64) + 1
     drawn = torch.rand(20_000, generator=generator(1), dtype=F64) + 1
-    assert copy_share(drawn, held_out) == pytest.approx(0.01, abs=0.003)
+    assert copied_fraction(drawn, held_out) == pytest.approx(0.01, abs=0.003)
     drawn[:5_000] = 0
-    assert copy_share(drawn, held_out) == pytest.approx(0.2575, abs=0.003)
+    assert copied_fraction(drawn, held_out) == pytest.approx(0.2575, abs=0.003)
 
 
 @pytest.fixture(scope="module")
