@@ -79,8 +79,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         best = max(by_name, key=by_name.get)
         row = {"num_images": len(unusual), "best other": by_name[best], "its name": best}
         if len(likelihoods):
-            others = unusual[: len(likelihoods)]
-            values = ebm.log_prob(others, estimator="elbo", repeats=1).numpy()
+            first = unusual[: len(likelihoods)]
+            values = ebm.log_prob(first, estimator="elbo", repeats=1).numpy()
             row["likelihood"] = auroc(log_prob, values)
         metrics["rows"][kind] = row | {"detector": auroc(findings.score, found.score)}
     metrics["mean"] = float(np.mean([row["detector"] for row in metrics["rows"].values()]))

@@ -9,7 +9,7 @@ from conftest import ROOT
 from ebm_app.cli.__main__ import COMMANDS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-#: Address of the web page in the documentation.
+#: Address of the web app in the documentation.
 ADDRESS = "http://127.0.0.1:7860"
 #: Values of the placeholders in inline commands.
 PLACEHOLDERS = {"MODEL": "digits", "TASK": "normal_1x1", "FOLDER": "runs/folder"}
@@ -37,7 +37,9 @@ def inline_commands(page: Path) -> list[list[str]]:
     return [
         [PLACEHOLDERS.get(word, word) for word in words]
         for words in commands
-        if words[:1] == ["python"] and any(word.endswith(".py") for word in words)
+        if words[:1] == ["python"]
+        and any(word.endswith(".py") for word in words)
+        and not words[1].startswith("tools/")
     ]
 
 

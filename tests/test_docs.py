@@ -1,8 +1,10 @@
-"""README, docs/ and docstrings: links exist, commands parse, snippets and notebooks run."""
+"""README, docs/ and docstrings: links exist, commands parse, snippets run, figures are those of
+the records."""
 
 import doctest
 import json
 import re
+import shlex
 import sys
 from importlib import import_module
 
@@ -29,7 +31,7 @@ from ebm_app.paths import PATHS
 from ebm_app.spaces import SPACES
 
 #: Marks of pages whose snippets take more than five seconds.
-MARKS = dict.fromkeys(("README", "sampling", "likelihood", "diffusers"), pytest.mark.process)
+MARKS = dict.fromkeys(("README", "sampling", "likelihood"), pytest.mark.process)
 MARKS |= {"ratios": pytest.mark.slow}
 REGISTRIES = (PATHS, NETS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
 COMMANDS = {
@@ -43,6 +45,18 @@ COMMANDS = {
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_and_images_exist(page):
     assert [link for link in links(page) if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_figures_match_their_records(page, script):
+    text = page.read_text(encoding="utf-8")
+    assert script("tools/results.py").render(text) == text, "run python tools/results.py write"
+
+
+def test_every_record_is_documented():
+    records = [json.loads(path.read_text()) for path in (ROOT / "docs/results").glob("*.json")]
+    recorded = {tuple(shlex.split(command)) for record in records for command in record}
+    assert recorded <= {tuple(words) for page in PAGES for words in block_commands(page)}
 
 
 def test_documented_make_targets_exist():

@@ -1,49 +1,47 @@
-"""Run the commands behind the figures in the documents, and write their figures there.
+"""Run the commands behind the figures in the documents, and write the figures into the documents.
 
 python tools/results.py run bits "python evaluate/bpd.py digits --labels"
 python tools/results.py run bits --only mnist
 python tools/results.py write
 
-docs/results/ has a JSON file per table, with the record of each command: its start, revision,
-seconds and figures. "run" adds a command to a table or, without a command, repeats its commands
-that contain the word of --only. "write" replaces what is between <!-- NAME --> and <!-- / --> in
-the Markdown files by the table or figure of this name. tests/test_docs.py checks that it would
-change nothing.
+docs/results/ has a JSON file per table, with the record of each command: start, revision, seconds
+and figures. "run" adds a command to a table or, without a command, repeats the commands that
+contain the text of --only. "write" renders each marker <!-- NAME -->...<!-- / --> of the Markdown
+files. tests/test_docs.py checks that the files are up to date.
 """
 
 import argparse
 import json
+import math
 import re
 import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from safetensors import safe_open
 
 from ebm_app.utils.files import read_json, write_json
 from ebm_app.utils.output import git_revision
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, BUNDLED = ROOT / "docs" / "results", ROOT / "ebm_app" / "pretrained"
-TABLES = ("bits", "samples", "ratios", "cost")
+#: Names of the JSON files; "checks" has no table, its figures are in the text
+TABLES = ("bits", "samples", "ratios", "cost", "checks")
 ESTIMATORS = ("elbo", "probability_flow", "path_integral", "time_integral", "energy")
-MARKED = re.compile(r"(<!-- ([a-z0-9_-]+) -->)(.*?)(<!-- / -->)", re.DOTALL)
-Row = list[str]
+#: Marker of a table or figure, and its end
+MARKER = re.compile(r"(<!-- ([a-z0-9-]+) -->)(.*?)(<!-- / -->)", re.DOTALL)
+Figures = dict[str, Any]
 
 
-def records(table: str) -> dict[str, dict[str, Any]]:
-    """Return the records of a table, by their commands."""
+def records(table: str) -> dict[str, Figures]:
+    """Return the records of a table, by command."""
     return read_json(RESULTS / f"{table}.json")
-
-
-def figures(table: str, *words: str) -> dict[str, Any]:
-    """Return the figures of the first command of a table that contains all words."""
-    for command, record in records(table).items():
-        if set(words) <= set(shlex.split(command)):
-            return record["figures"]
-    raise KeyError(f"{table}: {words}")
 
 
 def run(table: str, command: str) -> None:
@@ -63,79 +61,224 @@ def run(table: str, command: str) -> None:
     write_json(path, (records(table) if path.exists() else {}) | {command: record})
 
 
-def with_error(value: float, error: float | None, digits: int = 3) -> str:
-    """Format a value with its error.
+def number(value: float | None, digits: int = 3, error: float | None = None) -> str:
+    """Format a value with its error, or an empty cell.
 
-    >>> with_error(1.66294, 0.0158)
+    >>> number(1.66294, error=0.0158)
     '1.663 ± 0.016'
     """
-    number = f"{value:.{digits}f}".replace("-", "−")
-    return number if error is None else f"{number} ± {error:.{digits}f}"
+    if value is None:
+        return ""
+    text = f"{value:.{digits}f}".replace("-", "−")
+    return text if error is None else f"{text} ± {error:.{digits}f}"
 
 
-def table(header: str, rows: list[Row], name: str) -> str:
-    """Format rows as a Markdown table, followed by the commands of the table ``name``."""
+def markdown(header: str, rows: list[list[str]]) -> str:
+    """Format a Markdown table."""
     names = header.split(" | ")
-    lines = [names, ["---"] * len(names), *rows]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"\n{text}\n\n```bash\n" + "\n".join(records(name)) + "\n```\n"
+    lines = [f"| {' | '.join(row)} |" for row in [names, ["---"] * len(names), *rows]]
+    return "\n".join(["", *lines, ""])
 
 
-def bits() -> str:
-    """Bits per dim by model and estimator."""
+def with_commands(text: str, table: str) -> str:
+    """Append the commands of a table."""
+    return "\n".join([text, "```bash", *records(table), "```", ""])
+
+
+def model_of(command: str) -> str:
+    """Return the model argument of a command."""
+    return shlex.split(command)[2]
+
+
+def figures_of(table: str, model: str) -> list[Figures]:
+    """Return the figures of the commands of a table that evaluate a model."""
+    found = records(table).items()
+    return [record["figures"] for command, record in found if model_of(command) == model]
+
+
+def bits_table() -> str:
+    """Return bits per dim by model and estimator."""
     rows = []
     for command, record in records("bits").items():
-        found = record["figures"]
-        model = f"`{found['model']}`" + (", given the class" if "--labels" in command else "")
-        cells = [found["estimators"].get(name) for name in ESTIMATORS]
-        texts = [cell and with_error(cell["bits_per_dim"], cell["stderr"]) for cell in cells]
-        margin = f"{found['t_margin']:.1e}".replace("e-0", "e-")
-        rows.append([model, f"{found['num_images']:,}", margin, *(text or "" for text in texts)])
+        figures = record["figures"]
+        results = [figures["estimators"].get(name, {}) for name in ESTIMATORS]
+        rows.append(
+            [
+                f"`{model_of(command)}`" + (", given the class" * ("--labels" in command)),
+                f"{figures['num_images']:,}",
+                f"{figures['t_margin']:.1e}",
+                *(number(x.get("bits_per_dim"), error=x.get("stderr")) for x in results),
+            ]
+        )
     names = " | ".join(f"`{name}`" for name in ESTIMATORS)
-    return table(f"model | images | t_margin | {names}", rows, "bits")
+    return with_commands(markdown(f"model | images | t_margin | {names}", rows), "bits")
 
 
-def samples() -> str:
-    """Measures of samples by model and run."""
+def samples_table() -> str:
+    """Return the quality of samples by model and run, and of held-out images."""
     rows = []
     for command, record in records("samples").items():
-        model, found = shlex.split(command)[2], record["figures"]
-        *held_out, spread = found["floor"] if len(found["floor"]) == 2 else (*found["floor"], {})
-        for row in (*found["table"], *held_out):
-            error = spread.get("frechet") if row in held_out else None
-            of_class = [row.get("of_class"), row.get("of_class_by_neighbour")]
-            name = row["run"] if row in held_out else f"`{row['run']}`"
+        held_out, *deviation = record["figures"]["floor"]
+        held_out["frechet_error"] = deviation[0]["frechet"] if deviation else None
+        for row in (*record["figures"]["table"], held_out):
+            of_class = row.get("of_class"), row.get("of_class_by_neighbour")
             rows.append(
                 [
-                    f"`{model}`",
-                    name,
-                    f"{row['nfe']:.0f}" if "nfe" in row else "",
-                    with_error(row["frechet"], error, 1),
-                    f"{row['confident_fraction']:.3f}",
-                    ", ".join(f"{value:.3f}" for value in of_class if value is not None),
-                    f"{row['copies']:.3f}" if "copies" in row else "",
+                    f"`{model_of(command)}`",
+                    row["run"] if row is held_out else f"`{row['run']}`",
+                    number(row.get("nfe"), 0),
+                    number(row["frechet"], 1, row.get("frechet_error")),
+                    number(row["confident_fraction"]),
+                    ", ".join(filter(None, map(number, of_class))),
+                    number(row.get("copies")),
                 ]
             )
     header = "model | run | NFE | Fréchet distance | confident | of the class | copies"
-    return table(header, rows, "samples")
+    return with_commands(markdown(header, rows), "samples")
+
+
+def ratios_table() -> str:
+    """Return errors of log ratios, and estimates of mutual information."""
+    rows = []
+    for record in records("ratios").values():
+        figures = record["figures"]
+        if "dim" in figures:
+            name = f"mutual information of Gaussians, D = {figures['dim']}"
+            rows.append([name, "CTSM-v", number(figures["value"], 2), f"{figures['truth']:g}"])
+        for row in figures.get("table", ()):
+            if "law" in row:
+                bias = number(row["bias"]) or "no value"
+                coverage = number(row["coverage"], 2)
+                text = ", ".join(filter(None, [bias, coverage]))
+                rows.append(
+                    [f"bias, `{row['law']}`", row["estimator"], text, f"{row['truth']:.3g}"]
+                )
+            else:
+                name = f"error of the log ratio, `{row['problem']}`"
+                error = number(row["error"], 3, row["error_deviation"])
+                rows.append([name, f"`{row['method']}`", error, f"{row['paper_error']:g} (paper)"])
+    return with_commands(markdown("what | method | result | truth", rows), "ratios")
+
+
+def cost_table() -> str:
+    """Return the cost of a training step by objective, and of estimators by model."""
+    rows = []
+    for row in figures_of("cost", "digits")[0]["table"]:
+        share = f"{number(row['of tsm'], 2)} of TSM"
+        rows.append([f"step, {row['step']}", f"{number(row['ms'], 0)} ms", share])
+    for model in ("digits", "mnist"):
+        estimators = max((x["estimators"] for x in figures_of("bits", model)), key=len)
+        for name, result in estimators.items():
+            error = number(result["image_error"])
+            nfe = f"{number(result['nfe'], 0)} NFE"
+            rows.append([f"`{name}`, `{model}`", nfe, error and f"error {error}"])
+    return with_commands(markdown("what | cost | compared with", rows), "cost")
+
+
+def models_table() -> str:
+    """Return data, size, training run and bits of the bundled models."""
+    rows = []
+    for folder in sorted(BUNDLED.iterdir()):
+        config = read_json(folder / "config.json")
+        figures = read_json(folder / "run.json")["figures"]
+        with safe_open(folder / "model.safetensors", "pt") as file:
+            shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+        shape = "×".join(str(size) for size in config["image_shape"])
+        classes = ", class-conditional" if config["num_classes"] else ""
+        megabytes = (folder / "model.safetensors").stat().st_size / 1e6
+        cost = figures.get("core_seconds", figures["training_seconds"])
+        rows.append(
+            [
+                f"`{folder.name}`",
+                f"{config['dataset']}, {shape}, {config['num_levels']} levels{classes}",
+                f"{sum(map(math.prod, shapes)) / 1e6:.2f} million, {megabytes:.1f} MB",
+                f"{figures['steps']:,} steps of {figures['total_batch_size']}, {cost:,.0f} s",
+                bits_of(folder.name),
+            ]
+        )
+    return markdown("name | data | weights | training | bits per dim", rows)
+
+
+def bits_of(model: str) -> str:
+    """Return the bits per dim of a model on the most images, with their standard error."""
+    best = max(figures_of("bits", model), key=lambda figures: figures["num_images"])
+    result = best["estimators"]["elbo"]
+    return number(result["bits_per_dim"], error=result["stderr"])
+
+
+def gap(model: str) -> str:
+    """Return by how many bits per dim ``time_integral`` exceeds ``elbo``."""
+    all_results = (figures["estimators"] for figures in figures_of("bits", model))
+    results = next(results for results in all_results if "time_integral" in results)
+    return number(results["time_integral"]["bits_per_dim"] - results["elbo"]["bits_per_dim"], 2)
+
+
+def information(dim: int) -> str:
+    """Return the estimated mutual information of the paper's Gaussians, in nats."""
+    found = (record["figures"] for record in records("ratios").values())
+    return next(number(figures["value"], 2) for figures in found if figures.get("dim") == dim)
+
+
+def cost_of_a_step() -> str:
+    """Return the time of a step of CTSM-v divided by that of TSM."""
+    (figures,) = figures_of("cost", "digits")
+    return next(number(row["of tsm"], 2) for row in figures["table"] if row["step"] == "ctsm_v")
+
+
+def frechet(model: str, rows: str) -> str:
+    """Return the Fréchet distance of the first row of samples ("table") or of held-out images
+    ("floor")."""
+    return number(figures_of("samples", model)[0][rows][0]["frechet"], 1)
+
+
+def auroc(model: str, score: str, digits: int) -> str:
+    """Return the AUROC of images of another data set, the last kind, by a score."""
+    *_, row = figures_of("checks", model)[0]["rows"].values()
+    return number(row[score], digits)
+
+
+#: Marker -> text
+RENDERERS: dict[str, Callable[[], str]] = {
+    "bits": bits_table,
+    "samples": samples_table,
+    "ratios": ratios_table,
+    "cost": cost_table,
+    "models": models_table,
+    "mi-40": partial(information, 40),
+    "cost-ctsm-v": cost_of_a_step,
+    "frechet-cifar10": partial(frechet, "cifar10", "table"),
+    "frechet-cifar10-held-out": partial(frechet, "cifar10", "floor"),
+    **{f"bits-{name}": partial(bits_of, name) for name in ("mnist", "fashion", "cifar10")},
+    **{f"gap-{name}": partial(gap, name) for name in ("mnist", "cifar10")},
+    **{f"auroc-{x}": partial(auroc, x, "likelihood", 2) for x in ("fashion", "cifar10")},
+    **{f"detector-{x}": partial(auroc, x, "detector", 3) for x in ("fashion", "cifar10")},
+}
+
+
+def render(text: str) -> str:
+    """Replace what is between the markers of a text by the tables and figures of the records."""
+    return MARKER.sub(lambda match: match[1] + RENDERERS[match[2]]() + match[4], text)
 
 
 def main() -> None:
-    """Run commands, or write the figures of all records to the Markdown files."""
+    """Run commands, or write the figures of all records into the Markdown files."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    runner = actions.add_parser("run")
+    runner = actions.add_parser("run", help="run commands and store their records")
     runner.add_argument("table", choices=TABLES)
-    runner.add_argument("command", nargs="?")
-    runner.add_argument("--only", default="", help="repeat the commands that contain this word")
-    actions.add_parser("write")
+    runner.add_argument("command", nargs="?", help="by default, all commands of the table")
+    runner.add_argument("--only", default="", help="repeat the commands that contain this text")
+    actions.add_parser("write", help="render the markers of README.md and docs/")
     args = parser.parse_args()
-    commands = [args.command] if args.command else list(records(args.table))
-    for command in commands:
-        if args.only in command:
-            run(args.table, command)
+    if args.action == "write":
+        for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+            page.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        for command in [args.command] if args.command else list(records(args.table)):
+            if args.only in command:
+                run(args.table, command)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Documented commands, run in order on tiny data, and the documented API of the page."""
+"""Documented commands, run in order on tiny data, and the documented API of the web app."""
 
 import os
 import re
@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 import pytest
 from conftest import ROOT, TINY, free_port, write_mnist
+from datasets import Dataset
 from documents import ADDRESS, PAGES, block_commands, blocks, script_of, shell_scripts
 from PIL import Image
 
@@ -42,6 +43,7 @@ SHORT = {
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",
+    "evaluate/anomaly_benchmark.py": "--limit 2 --num_unusual 2 --num_likelihoods 2",
     "evaluate/information.py": (
         "--laws gaussian_0.5_1x1 --estimators classifier --num_rows 300 --num_seeds 1"
     ),
@@ -55,7 +57,12 @@ def workplace(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("workplace")
     for name in ("train", "evaluate", "sample", "ui", "ebm_app/pretrained"):
         shutil.copytree(ROOT / name, folder / name)
-    write_mnist(folder / "data" / "MNIST" / "raw")
+    for name in ("MNIST", "FashionMNIST"):
+        write_mnist(folder / "data" / name / "raw")
+    photographs = [Image.fromarray(np.full((32, 32, 3), n, np.uint8)) for n in range(60)]
+    for split in ("train", "test"):
+        data = Dataset.from_dict({"img": photographs, "label": [n % 10 for n in range(60)]})
+        data.to_parquet(folder / "data" / "cifar10" / f"{split}.parquet")
     (folder / "photos").mkdir(), (folder / "ordinary").mkdir()
     draw = np.random.RandomState(1)
     for name in "abc":
@@ -71,7 +78,7 @@ def workplace(tmp_path_factory) -> Path:
 
 @contextmanager
 def served(arguments: list[str], folder: Path) -> Iterator[str]:
-    """Serve the page with ui/app.py and yield its address."""
+    """Serve the web app with ui/app.py and yield its address."""
     command = [sys.executable, str(ROOT / "ui" / "app.py"), *arguments, "--port", str(free_port())]
     run = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     with run:
@@ -97,8 +104,7 @@ def short_flags(name: str, arguments: list[str]) -> list[str]:
 
 def test_documented_commands_run_in_order(workplace, script, monkeypatch):
     monkeypatch.chdir(workplace)
-    pages = [page for page in PAGES if page.stem != "results"]
-    for program, *words in (words for page in pages for words in block_commands(page)):
+    for program, *words in (words for page in PAGES for words in block_commands(page)):
         if program == "make":
             continue
         name, arguments = script_of([program, *words])
@@ -119,12 +125,12 @@ def test_documented_commands_run_in_order(workplace, script, monkeypatch):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> Iterator[str]:
-    """The address of a page of the bundled models."""
-    with served([], tmp_path_factory.mktemp("page")) as address:
+    """The address of a web app with the bundled models."""
+    with served([], tmp_path_factory.mktemp("app")) as address:
         yield address
 
 
-def test_page_answers_documented_python(address, monkeypatch):
+def test_web_app_runs_documented_python(address, monkeypatch):
     connect = gradio_client.Client
     monkeypatch.setattr(gradio_client, "Client", lambda documented: connect(address))
     for page in PAGES:
@@ -133,7 +139,7 @@ def test_page_answers_documented_python(address, monkeypatch):
                 exec(snippet, {})
 
 
-def test_page_answers_documented_shell(address, tmp_path):
+def test_web_app_runs_documented_shell(address, tmp_path):
     (script,) = shell_scripts()
     ports = f"{ADDRESS}:{address.rstrip('/')}".replace("http://", "")
     (tmp_path / ".curlrc").write_text(f"connect-to = {ports}\n")
