@@ -314,7 +314,7 @@ class EBM(PretrainedModel):
 
         Raises:
             UserError: for images or noise of the wrong shape, values that are not grey levels,
-                unknown names or settings, and a likelihood that is not finite.
+                unknown names or settings, and a non-finite likelihood.
         """
         levels = self.levels_of(images)
         estimator = self.default_estimator if estimator is None else estimator

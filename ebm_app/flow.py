@@ -75,7 +75,7 @@ class Flow(PretrainedModel):
 
         Raises:
             UserError: for images of the wrong shape, values that are not grey levels, and a
-                likelihood that is not finite.
+                non-finite likelihood.
         """
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels)

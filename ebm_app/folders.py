@@ -154,7 +154,7 @@ def load_weights(model: "nn.Module", path: Path) -> None:
     """Load a weights file that has passed ``check_weights``.
 
     Raises:
-        UserError: for weights that are not finite.
+        UserError: for non-finite weights.
     """
     weights, expected = read_tensors(path), model.state_dict()
     for key, value in weights.items():

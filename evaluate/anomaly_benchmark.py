@@ -28,7 +28,7 @@ from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
 from unusual_images import KINDS, make_unusual
 
-#: False-alarm rate whose share of flagged ordinary images is measured
+#: Nominal false-alarm rate at which the fraction of flagged ordinary images is measured
 RATE = 0.05
 #: Number of validation images to fit the other detectors
 NUM_FITTED = 2000

@@ -67,7 +67,7 @@ def parabola_information() -> float:
 
 
 def repeated(numbers: np.random.Generator, num: int) -> Rows:
-    """Draw a tenth of the rows of a Gaussian of 0.5 nats, each copied ten times."""
+    """Draw num / 10 rows of a Gaussian with 0.5 nats and repeat each ten times."""
     x, y = gaussian(0.5, 1)(numbers, num // 10)
     return x.repeat(10, 0), y.repeat(10, 0)
 

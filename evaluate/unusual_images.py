@@ -15,7 +15,7 @@ from ebm_app.data.levels import to_display
 
 #: (images (N, C, H, W) in [0, 1], generator) -> changed images
 Kind = Callable[[Tensor, torch.Generator], Tensor]
-#: Share of images that are changed by two transforms
+#: Fraction of images that are changed by two transforms
 TWICE = 1 / 3
 
 

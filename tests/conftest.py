@@ -1,4 +1,4 @@
-"""Shared fixtures and helpers: tiny data and models, scripts as modules, and the page."""
+"""Shared fixtures and helpers: tiny data and models, scripts as modules, and the web app."""
 
 import importlib.util
 import os
@@ -39,10 +39,10 @@ SPEEDS = ("images_per_second", "core_seconds")
 #: Flags of a model that trains in seconds
 TINY = [word for key, value in SMALL.items() for word in (f"--{key}", str(value).strip("(,)"))]
 
-#: User and password of the page
+#: User and password of the web app
 AUTH = ("user", "word")
 LOGIN = dict(zip(("username", "password"), AUTH, strict=True))
-#: Models on the page
+#: Models of the web app
 NET = UNetConfig((8,), norm_num_groups=4)
 GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, t_margin=1e-4, num_nodes=8)
 COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, t_margin=1e-4, num_nodes=8)
@@ -166,7 +166,7 @@ def pixels(picture) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def page_files(tmp_path_factory) -> None:
-    """Temporary folders for the files of the page, and no bundled models."""
+    """Temporary folders for the files of the web app, and no bundled models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("gradio")))
         patch.setenv("NO_PROXY", "")
@@ -202,7 +202,8 @@ def models(page_files, folder):
 
 
 def draws_of_page(ebm: EBM, image: torch.Tensor, repeats: int, seed: int) -> torch.Tensor:
-    """Return the log-likelihoods (repeats,) of the draws of the page: one, then four at a time."""
+    """Return the log-likelihoods (repeats,) of the draws of the web app: one draw,
+    then four at a time."""
     sizes = [1, *(min(4, repeats - begin) for begin in range(1, repeats, 4))]
     begins = np.cumsum([0, *sizes[:-1]])
     draws = [

@@ -114,7 +114,7 @@ def test_labels_of_classify_are_refused():
     assert "Leave out labels" in error_of(EBM.from_pretrained("digits").classify, IMAGES, labels=3)
 
 
-def test_numbers_of_any_type_are_equal(ebm, flow):
+def test_numpy_and_torch_scalars_are_accepted(ebm, flow):
     for model, seed in ((ebm, np.int64(3)), (flow, torch.tensor(3))):
         assert torch.equal(bits(model, seed=seed), bits(model, seed=3))
     samples = ebm.sample(np.int32(2), seed=np.int64(3), num_steps=np.int64(2))

@@ -162,7 +162,7 @@ def test_mutual_information_notebook():
 
 
 @pytest.mark.process
-def test_unusual_images_notebook(monkeypatch):
+def test_anomaly_notebook(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     names = run_notebook("unusual_images.ipynb")
     assert names["alarms"][:10].all() and names["alarms"][10:].mean() < 0.12

@@ -90,7 +90,7 @@ def test_energy_is_differentiable(ebm):
     assert all(weight.grad is not None for weight in ebm.model.net.last_layer.parameters())
 
 
-def test_encoded_images_are_points_of_the_model(ebm):
+def test_encode_round_trips(ebm):
     x = ebm.encode(images(), seed=3)
     assert torch.equal(ebm.to_images(x), images())
     assert torch.equal(x, ebm.encode(to_levels(images(), 17), seed=3))
@@ -174,7 +174,7 @@ def test_noise_does_not_depend_on_the_dtype(ebm, estimator):
     torch.testing.assert_close(start.float(), same, rtol=1e-3, atol=1e-3)
 
 
-def test_times_are_numbers_or_one_per_point(ebm):
+def test_time_is_a_scalar_or_one_per_point(ebm):
     for model in (ebm, EBM.from_pretrained("digits-energy")):
         x, times = normal((3, 1, 8, 8)).float(), torch.tensor([0.2, 0.9, 1.0])
         for function in (model.energy, model.score, model.time_score):
@@ -243,7 +243,7 @@ def test_push_to_hub_uploads_model_and_card(ebm, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("estimator", ["elbo", "time_integral", "probability_flow"])
-def test_results_that_are_not_finite_are_reported(estimator):
+def test_non_finite_results_are_reported(estimator):
     ebm = EBM(EBMConfig("digits", (1, 8, 8), 17, net=UNetConfig((8,))))
     torch.nn.init.constant_(ebm.model.net.last_layer.weight, 1e38)
     settings = {"num_steps": 2} if estimator == "probability_flow" else {}
@@ -309,14 +309,14 @@ def test_default_error_of_one_image_is_small(name):
 
 
 @pytest.mark.parametrize("name", DIGITS)
-def test_other_estimators_on_digits(name):
+def test_estimators_reproduce_recorded_bits(name):
     ebm, levels = EBM.from_pretrained(name), levels_of(name)[:8]
     for estimator, expected in DIGITS[name].items():
         bits = ebm.likelihood(levels, estimator, repeats=1).bits_per_dim.mean().item()
         assert bits == pytest.approx(expected, abs=TOLERANCE)
 
 
-def test_samples_of_digits():
+def test_samples_reproduce_recorded_mean():
     images = EBM.from_pretrained("digits").sample(4, "probability_flow", num_steps=5)
     # rounding may move a pixel to the next level, which changes the mean by 2e-4
     assert images.mean().item() == pytest.approx(0.320557, abs=1e-3)

@@ -71,7 +71,7 @@ def test_only_the_package_is_installed():
     assert project["tool"]["setuptools"]["packages"]["find"]["include"] == [f"{PACKAGE}*"]
 
 
-def test_no_file_is_long():
+def test_files_have_at_most_500_lines():
     files = [path for top in (PACKAGE, *SCRIPTS, "tests") for path in (ROOT / top).rglob("*.py")]
     lines = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}

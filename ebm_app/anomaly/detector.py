@@ -79,7 +79,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
     Args:
         model: an ``EBM`` with a Stein head, or its bundled name, folder or hub id, by which
             ``fit`` loads it.
-        false_alarm_rate: share of ordinary images that ``predict`` flags.
+        false_alarm_rate: fraction of ordinary images that ``predict`` flags.
         device: device to load a model on.
 
     Attributes:
@@ -231,7 +231,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         with report_damage(path):
             fitted = Fitted(**read_tensors(path))
             if not all(values.isfinite().all() for values in fitted):
-                raise ValueError("values that are not finite")
+                raise ValueError("non-finite values")
         self.ebm_, self.fitted_ = ebm, fitted
         return self
 

@@ -38,7 +38,7 @@ BATCH_SIZE = 64
 SEED = 0
 #: Scales in pixels at which neighbouring pixels are compared
 SCALES = (1, 2, 4)
-#: Radius of the squares over which maps are smoothed, as a share of the shorter side
+#: Radius of the squares over which maps are smoothed, as a fraction of the shorter side
 SMOOTHING = 1 / 12
 #: Added to variances of pixels and to mean squared residuals, so that ratios and logs are finite
 FLOOR = 1e-3

@@ -8,7 +8,7 @@ from torch import Tensor
 
 #: Number of folds of cross-conformal prediction
 NUM_FOLDS = 5
-#: Share of ordinary images whose maps are below 1 everywhere
+#: Fraction of ordinary images whose maps are below 1 everywhere
 MAP_QUANTILE = 0.9
 
 

@@ -5,7 +5,7 @@ ebm anomaly digits --fit ordinary --output_dir runs/detector
 ebm anomaly runs/detector photos
 
 anomaly.csv has one row per image, sorted by p-value: file, p_value, and whether the image is
-unusual (yes or no). A share --alpha of ordinary images is flagged as unusual. maps/ has each
+unusual (yes or no). The fraction --alpha of ordinary images is flagged. maps/ has each
 unusual image next to its anomaly map, which is white where the image is most unusual. Images must
 have the size, channels and grey levels of the model, or be converted with the flags --resize,
 --grayscale, --rgb and --round_levels. --fit fits a detector to ordinary images and saves it with
@@ -39,7 +39,9 @@ WHITE = 4.0
 class Arguments(CommonFlags, ImageFileFlags, ModelFlag):
     folder: Positional[Path | None] = setting("folder of images, searched recursively", None)
     output_dir: Path = setting("folder to write to", Path("runs/anomaly"))
-    alpha: Fraction = setting("false-alarm rate: share of ordinary images that are flagged", 0.05)
+    alpha: Fraction = setting(
+        "false-alarm rate: fraction of ordinary images that are flagged", 0.05
+    )
     fit: Path | None = setting("folder of ordinary images to fit a detector to", None)
 
 

@@ -36,18 +36,18 @@ class Arguments(CommonFlags):
     host: str = setting("address to listen on; requires --auth if not localhost", "127.0.0.1")
     port: Annotated[int, Ge(1), Le(65_535)] = setting("port to listen on", 7860)
     auth: str | None = setting(
-        "user:password of the page; if not given, environment variable EBM_AUTH", None
+        "user:password of the web app; if not given, environment variable EBM_AUTH", None
     )
     no_auth: bool = setting("serve without a password if --host is not localhost", False)
     allowed_hosts: tuple[HostName, ...] = setting(
-        "host names under which the page may be requested; if not given, localhost, or any if "
+        "host names under which the web app may be requested; if not given, localhost, or any if "
         "--host is not localhost",
         (),
     )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Load the models and serve the page."""
+    """Load the models and serve the web app."""
     args = parse(Arguments, __doc__, argv)
     auth = check_auth(args.host, args.auth or os.environ.get("EBM_AUTH"), args.no_auth)
     any_host = args.host not in LOCAL_HOSTS and not args.allowed_hosts
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
-    """Return user and password from "user:password", or None for a page without a password.
+    """Return user and password from "user:password", or None for a web app without a password.
 
     Raises:
         UserError: if ``host`` is reachable from other machines and neither ``auth`` nor
@@ -81,7 +81,7 @@ def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str,
         if host in LOCAL_HOSTS or no_auth:
             return None
         raise UserError(
-            f"--host {host} makes the page reachable from other machines. Set a password with "
+            f"--host {host} makes the web app reachable from other machines. Set a password with "
             "EBM_AUTH=user:password in the environment or --auth user:password, or allow everyone "
             "with --no_auth."
         )

@@ -39,8 +39,8 @@ class Arguments(HeldOutFlags):
         "time_integral for a model without a Stein head. The first estimator is at the top level "
         "of the JSON output. elbo: normalised lower bound; path_integral: integral of both "
         "scores along noisy copies of the image; probability_flow: density of the probability "
-        "flow ODE; time_integral: integral of the time score at the image; energy: one pass of "
-        "an energy network; all: every estimator that the model supports",
+        "flow ODE; time_integral: integral of the time score at the image; energy: one evaluation "
+        "of an energy network; all: every estimator that the model supports",
         (),
     )
     estimator_args: tuple[str, ...] = setting(

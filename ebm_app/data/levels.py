@@ -79,7 +79,7 @@ def quantise_samples(x: Tensor, num_levels: int) -> Tensor:
     """Return ``quantise`` of samples, which are clamped to [0, 1].
 
     Raises:
-        UserError: for values that are not finite.
+        UserError: for non-finite values.
     """
     if not x.isfinite().all():
         raise UserError(

@@ -18,7 +18,7 @@ from ebm_app.utils.registry import choose
 AS_IN_TRAINING = ("resize", "rgb")
 #: File name and number of the example images in a model's folder
 EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10
-#: Min width of an example on the page, in pixels
+#: Min width of an example in the web app, in pixels
 EXAMPLE_PIXELS = 224
 
 

@@ -47,7 +47,7 @@ def bits_of_images(
         options: further arguments of ``model.likelihood``.
     """
 
-    if batch_size is not None and isinstance(model, EBM):  # a flow evaluates all of its images
+    if batch_size is not None and isinstance(model, EBM):  # a flow has no batch size
         options["batch_size"] = batch_size
 
     def columns_of(rows: Tensor) -> Tensor:

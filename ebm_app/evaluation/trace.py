@@ -82,11 +82,11 @@ def plot_trace(traced: Trace) -> Figure:
     """Plot the time score and its running integral along the path."""
     figure = Figure(figsize=(7.5, 3.2), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2)
-    shares = np.linspace(0, 1, NUM_TIMES)
-    left.fill_between(shares, traced.rates, alpha=0.3)
-    left.plot(shares, traced.rates)
+    fractions = np.linspace(0, 1, NUM_TIMES)
+    left.fill_between(fractions, traced.rates, alpha=0.3)
+    left.plot(fractions, traced.rates)
     left.set(ylabel="time score (nats per arc length)")
-    right.plot(shares, traced.totals)
+    right.plot(fractions, traced.totals)
     right.set(ylabel="log pₜ(x) (nats)", title=f"ends at {traced.bits:.3f} bits per dim")
     for axes in (left, right):
         axes.axhline(0, color="grey", lw=0.8)

@@ -174,7 +174,7 @@ def draw_residuals(model: SteinScore, x: Tensor, rule: BoundRule, e: Tensor) -> 
     residual = (e + expand_like(rule.deviation, e) * score).double()
     e = e.double()
     if isinstance(model, MomentsModel):
-        # Var[e | x_r] from Var[eps | x_r], where sqrt(w) e is a share of the noise of the path
+        # Var[e | x_r] from Var[eps | x_r], where sqrt(w) e is a part of the noise of the path
         share = expand_like(rule.deviation.square() / rule.variances, e)
         return Residuals(e, residual, 1 - share + share * predicted.double())
     slope = (e * residual).flatten(2).mean(2).view(*e.shape[:2], *(1 for _ in x.shape[1:]))

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Standard deviations in bins between which the levels beyond black and white fade in
+#: Standard deviations in bins between which the weight of out-of-range levels rises from 0 to 1
 NARROW, WIDE = 0.7, 1.4
 #: Levels summed on each side of the nearest level: about 6 standard deviations at most
 REACH = 8
@@ -156,7 +156,7 @@ def _power_sums(
 
     Returns:
         The distance n - d, d log g / ds, the sums for p = 0, 1, ..., and the sums for p = 0, 1, 2
-        over levels beyond black and white, (n,) each.
+        over out-of-range levels, below black and above white, (n,) each.
     """
     share = ((spread - NARROW) / (WIDE - NARROW)).clamp(0, 1)
     fades = (share > 0) & (share < 1)
@@ -165,7 +165,7 @@ def _power_sums(
     log_g = torch.where(share < 1, (safe.square() * (3 - 2 * safe)).log(), 0.0)
     log_g = torch.where(share > 0, log_g, -1e30)
     nearest = place.detach().round()
-    # clamp where levels beyond black and white have no weight
+    # clamp to valid levels where out-of-range levels have zero weight
     nearest = torch.where(share > 0, nearest, nearest.clamp(0, num_levels - 1))
     distance, middle = nearest - place, (num_levels - 1) / 2
     steps = torch.arange(-REACH, REACH + 1, dtype=place.dtype, device=place.device)[:, None]

@@ -61,7 +61,8 @@ class TimeScore(Marginals, Protocol):
         if the model only has the sum."""
 
     def log_ratio(self, x: Tensor, t0: float, t1: float) -> LogDensityEstimate:
-        """Return log p_t1(x) - log p_t0(x), the integral of the time score: (B,)."""
+        """Return log p_t1(x) - log p_t0(x), the integral of the time score, as a
+        ``LogDensityEstimate`` of B points."""
 
 
 @runtime_checkable

@@ -58,9 +58,9 @@ class TimeScoreModel(PathModel, ABC):
     Args:
         path: path.
         t_margin: margin of the interval of times, as in ``GaussianPath.interval``.
-        num_nodes: quadrature nodes for the whole interval, at least 3. An interval with a share s
-            of the arc length uses n + s (num_nodes - n) nodes with n = ``MIN_NODES``. On Gaussian
-            data it is then as accurate as the whole interval; with s num_nodes nodes it is not.
+        num_nodes: quadrature nodes for the whole interval, at least 3. An interval with a fraction
+            s of the arc length uses n + s (num_nodes - n) nodes with n = ``MIN_NODES``. On
+            Gaussian data it is then as accurate as the whole interval; with s num_nodes nodes it is not.
 
     >>> from ebm_app import EBM
     >>> model = EBM.from_pretrained("digits").model
@@ -132,7 +132,7 @@ class TimeScoreModel(PathModel, ABC):
         return self.output(x, t).components.double()
 
     def log_ratio(self, x: Tensor, t0: float, t1: float) -> LogDensityEstimate:
-        """Return log p_t1(x) - log p_t0(x) for x (B, *), by quadrature."""
+        """Return log p_t1(x) - log p_t0(x) of B points x (B, *), by quadrature."""
         rule = self._rule(t0, t1)
         rate = self._at_nodes(lambda x, t: (self.time_score_terms(x, t),), x, rule)
         weights = (copy_to(w, x.device) for w in (rule.weights, rule.coarse_weights))

@@ -215,8 +215,9 @@ def arc_length_rule(
     """Return a Gauss-Legendre rule in the arc length tau on ``interval``. Nodes are times t, and
     weights include dt / d tau.
 
-    It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the share of ``interval`` in the
-    arc length of ``whole``. Cached, because inverting the arc length costs as much as a network.
+    It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the fraction of the arc length
+    of ``whole`` in ``interval``. Cached, because inverting the arc length costs as much as a
+    network.
     """
     whole_ends, ends = (
         path.arc_length(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, interval)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Half-width of a 95 percent interval, in standard errors
 HALF_WIDTH = 1.96
-#: Min effective number of rows of p_0 in the normaliser, and min share of its rows; no bound is
+#: Min effective number of rows of p_0 in the normaliser, and min fraction of its rows; no bound is
 #: reported below either
 MIN_EFFECTIVE_ROWS, MIN_EFFECTIVE_SHARE = 30.0, 0.005
 #: Max standard errors by which the estimate by nearest neighbours may exceed the value

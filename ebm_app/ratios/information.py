@@ -1,4 +1,4 @@
-r"""Mutual information of paired rows, in nats, with an interval.
+r"""Mutual information of paired samples in nats, with a confidence interval.
 
     I(X; Y) = KL(p(x, y) || p(x) p(y)) = E_{p(x, y)} log p(x, y) / (p(x) p(y)).
 
@@ -31,7 +31,7 @@ NUM_SHUFFLES = 12
 #: Min number of rows with equal values of two columns at which the values count as copies, and its
 #: min multiple of the number expected for independent columns, as a fraction of the rows
 MIN_COPIES, MIN_COPIES_RATIO = 5, 0.25
-#: Max number of pairs of columns whose neighbours are counted
+#: Max number of pairs of columns tested for functions by nearest neighbours
 MAX_PAIRS = 10
 
 

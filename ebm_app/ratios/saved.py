@@ -65,7 +65,7 @@ def unpack_network(kind: type[nn.Module], tensors: Mapping[str, Tensor]) -> nn.M
         ValueError: if the tensors do not have the names, shapes or values of the network.
     """
     if not all(values.isfinite().all() for values in tensors.values()):
-        raise ValueError("values that are not finite")
+        raise ValueError("non-finite values")
     network = kind(GaussianRatio(**select_prefix("base", tensors)))
     try:
         network.load_state_dict(select_prefix("network", tensors))

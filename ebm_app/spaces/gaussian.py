@@ -117,7 +117,7 @@ class PixelMarginals(Space):
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         position = x.flatten(1).T.double() * self.num_levels
         last, cell = self.num_levels + 1, self._cells(position / self.num_levels)
-        # shares of the cell's mass left and right of x
+        # fractions of the cell's mass left and right of x
         before, beyond = position.clamp_max(0), (self.num_levels - position).clamp_max(0)
         left = torch.where(cell == 0, before.exp(), position + 1 - cell)
         right = torch.where(cell == last, beyond.exp(), 1 - left)

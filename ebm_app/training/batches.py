@@ -36,7 +36,7 @@ class Batches:
         seed: seed of the order and the noise.
         augmentation: augmentation of the images; None for batches without conditions and labels.
         labels: class labels (N,), for a class-conditional model.
-        label_dropout: share of the labels that are dropped.
+        label_dropout: fraction of the labels that are dropped.
     """
 
     def __init__(

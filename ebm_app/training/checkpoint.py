@@ -55,7 +55,8 @@ class Progress:
         seconds, core_seconds: wall-clock and CPU seconds of all training steps, without
             validation, summed over resumes; CPU seconds also over processes.
         elapsed: seconds since the first step, with validations, summed over resumes.
-        progress, previous_progress: share of the run after the last step and the one before.
+        progress, previous_progress: completed fraction of the run after the last step, and after
+            the step before.
         decay_began: step at which the learning rate began to decay, or None.
         validated: step of the last validation.
         validation_images: number of validation images of a run in minutes, 0 for all.

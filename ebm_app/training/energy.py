@@ -190,7 +190,7 @@ def copy_weights(teacher: EBM, net: nn.Module) -> None:
     """Copy the teacher's weights into a network with the same hidden layers.
 
     The first layer gets the weights of the input features that both networks have, and zeros for
-    its other inputs. Other layers of another shape keep their weights.
+    its other inputs. Other layers whose shapes differ keep their initial weights.
     """
     own = net.state_dict()
     weights = {unet_name(name): weight for name, weight in unlabelled_weights(teacher).items()}

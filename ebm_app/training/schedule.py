@@ -1,7 +1,7 @@
 """Progress and learning rate of a training run whose length is set in steps or minutes.
 
-The progress of a run rises from 0 to 1: the share of its steps, or of its time. The learning rate
-is a function of the step and the progress, so a run in minutes decays in time at any speed.
+The progress of a run rises from 0 to 1: the fraction of its steps, or of its time. The learning
+rate is a function of the step and the progress, so a run in minutes decays in time at any speed.
 """
 
 import math
@@ -11,9 +11,9 @@ from ebm_app.training.config import Run
 #: Names of ``--lr_scheduler``
 WSD, COSINE = "wsd", "cosine"
 SCHEDULES = (WSD, COSINE)
-#: Default warm-up: max steps, and max share of the run
+#: Default warm-up: max steps, and max fraction of the run
 WARMUP_STEPS, WARMUP_SHARE = 100, 0.1
-#: Default share of the run over which ``wsd`` decays
+#: Default fraction of the run over which ``wsd`` decays
 DECAY_SHARE = 0.25
 
 
@@ -38,7 +38,7 @@ def progress(config: Run, step: int, elapsed: float, reserved: float) -> float:
 
 
 def decay_share(config: Run) -> float:
-    """Return the share of the run over which ``wsd`` decays.
+    """Return the fraction of the run over which ``wsd`` decays.
 
     >>> from ebm_app.training.config import Train
     >>> decay_share(Train(max_train_steps=8, lr_decay_steps=4))

@@ -39,7 +39,7 @@ from ebm_app.utils.tensors import standard_error
 
 #: Default number of validations and checkpoints per run
 NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
-#: Max share of the time spent on validations, and max share of a run in minutes spent on one
+#: Max fraction of the time spent on validations, and max fraction of a timed run spent on one
 VALIDATIONS_SHARE, VALIDATION_SHARE = 0.1, 0.015
 
 

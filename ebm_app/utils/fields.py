@@ -43,7 +43,7 @@ def _check_path(value: Any) -> str | os.PathLike:
     return value
 
 
-#: Refuses unknown keys, type conversions, and values that are not finite
+#: Refuses unknown keys, type conversions, and non-finite values
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 ARGUMENT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 #: Max integer
@@ -154,5 +154,5 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def finite_or_none(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    """Replace numbers that are not finite by None, null in JSON."""
+    """Replace non-finite numbers by None, which is null in JSON."""
     return {name: value if isfinite(value) else None for name, value in numbers.items()}

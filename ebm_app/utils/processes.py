@@ -85,7 +85,7 @@ def make_accelerator(
     device = resolve_device(device)
     if device == "cpu":
         warn_of_missing_processes()
-        # torch counts the cores of the machine, also in a container with a share of them
+        # torch counts all cores of the machine, also in a container with fewer
         torch.set_num_threads(min(torch.get_num_threads(), joblib.cpu_count()))
     if mixed_precision is not None:
         mixed_precision = resolve_precision(mixed_precision, device)

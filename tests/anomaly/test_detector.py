@@ -44,7 +44,7 @@ def test_predictions_agree_with_p_values(detector, digits):
     np.testing.assert_allclose(detector.decision_function(images), excess)
 
 
-def test_unusual_digits_have_small_p_values(detector, digits):
+def test_anomalous_digits_have_small_p_values(detector, digits):
     noise = torch.randint(0, 17, (3, 1, 8, 8), generator=torch.Generator().manual_seed(0))
     images = torch.cat([torch.zeros(1, 1, 8, 8), torch.ones(1, 1, 8, 8), noise / 16])
     images = torch.cat([images, 1 - digits.test[:5] / 16])

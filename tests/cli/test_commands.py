@@ -84,7 +84,7 @@ def test_names_in_help_are_those_of_the_registries():
             assert field.name == kind.counts or f"{field.name}={number}" in texts["sampler_args"]
 
 
-def test_mistakes_are_reported_before_slow_imports(tmp_path):
+def test_user_errors_are_raised_before_slow_imports(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     mistakes = {
         f"{tmp_path} already holds a run": ["train", "--output_dir", str(tmp_path)],
@@ -184,7 +184,7 @@ def test_unknown_word_exits_with_code_2(capsys, words):
     assert stop.value.code == 2 and capsys.readouterr().err
 
 
-def test_settings_go_to_every_kind_that_has_them():
+def test_settings_reach_every_class_with_the_field():
     pairs = ["pace=2e-1", "place=a=b", "num_steps=3"]
     settings = settings_of_each({"run": Run, "walk": Walk}, pairs)
     assert settings["run"] == {"pace": 0.2, "num_steps": 3}
@@ -207,7 +207,7 @@ def test_flags_of_mi_without_effect_are_refused():
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_any_text_is_a_number_or_one_sentence(kind):
+def test_invalid_numbers_raise_one_line_error(kind):
     absent, items = dataclasses.MISSING, dataclasses.fields(kind)
     needed = [i for i in items if i.default is i.default_factory is absent]
     values = {i.name: ("digits",) if "tuple[" in str(i.type) else "digits" for i in needed}

@@ -66,7 +66,7 @@ def test_estimators_have_their_own_settings(run):
     assert [(name, row["nfe"]) for name, row in rows.items()][:2] == [(runs[0], 10), (runs[1], 8)]
 
 
-def test_a_failure_keeps_the_estimators_before_it(run, tmp_path, monkeypatch):
+def test_failure_keeps_earlier_estimators(run, tmp_path, monkeypatch):
     def fail(*args):
         raise KeyboardInterrupt
 
@@ -95,7 +95,7 @@ def test_margin_beyond_training_is_reported(run):
 
 
 @pytest.mark.process
-def test_two_processes_give_the_figures_of_one(run, folder, tmp_path):
+def test_two_processes_match_one(run, folder, tmp_path):
     flags = "--estimator probability_flow --estimator_args num_steps=3 --split train".split()
     flags += "--limit 5 --repeats 1 --batch_size 1".split()
     one, _ = run(*flags)

@@ -43,7 +43,7 @@ def test_images_depend_only_on_the_seed(folder, tmp_path):
         (sample, "grey --device tpu", "tpu"),
     ],
 )
-def test_mistake_is_one_sentence(folder, capsys, tmp_path, module, words, message):
+def test_user_error_is_one_sentence(folder, capsys, tmp_path, module, words, message):
     shutil.copytree(folder / "grey", tmp_path / "damaged")
     weights = tmp_path / "damaged" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -65,7 +65,7 @@ def test_folder_without_images_is_refused(capsys, tmp_path, command):
         assert message in capsys.readouterr().err
 
 
-def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
+def test_every_image_has_a_row_for_any_batch_size(capsys, tmp_path):
     rng = np.random.RandomState(0)
     for name in "012":
         save_picture(tmp_path / f"{name}.png", rng.randint(0, 256, (16, 8, 3)))
@@ -92,7 +92,7 @@ def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
         assert float(one["bits_per_dim"]) == pytest.approx(bits, rel=1e-5)
 
 
-def test_any_file_name_is_scored_and_rows_are_written_at_once(capsys, tmp_path):
+def test_any_file_name_is_scored_and_rows_are_flushed(capsys, tmp_path):
     folder, output = tmp_path / "images", tmp_path / "scores.csv"
     folder.mkdir()
     save_picture(folder / "a.png", np.zeros((8, 8)))
@@ -116,7 +116,7 @@ def save_digits(folder, levels):
         save_picture(folder / f"{index}.png", (pixels / 16 * 255).round())
 
 
-def test_unusual_images_come_first_in_the_table(capsys, tmp_path):
+def test_anomalies_come_first_in_the_table(capsys, tmp_path):
     out, flags = tmp_path / "out", ["digits", tmp_path / "images", "--device", "cpu"]
     save_digits(tmp_path / "images", load_images("digits").validation[:2])
     save_picture(tmp_path / "images" / "b.png", np.eye(8) * 255)

@@ -113,7 +113,7 @@ def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     assert second["train"] == first["train"] | changed
 
 
-def test_config_of_another_data_set_keeps_no_resolution(capsys, tmp_path, image_folder):
+def test_resolution_belongs_to_the_recorded_data_set(capsys, tmp_path, image_folder):
     record = {"dataset": f"folder:{image_folder}", "resolution": 4, "label_column": "kind"}
     settings = to_dict(replace(DIGITS, **record))
     (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": settings}}))
@@ -191,7 +191,7 @@ def test_help_of_a_recorded_run_prints_its_settings(capsys, run):
     assert re.search(r"--train_batch_size .*?\(default: 4\)", text)
 
 
-def test_locked_folder_refuses_a_run(tmp_path, image_folder, capsys):
+def test_locked_folder_is_refused(tmp_path, image_folder, capsys):
     flags = ["--dataset", f"folder:{image_folder}", "--device", "cpu", "--output_dir", tmp_path]
     with lock(tmp_path / LOCK):
         assert call(train, *flags) == 2

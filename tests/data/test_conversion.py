@@ -40,7 +40,7 @@ def test_level_maps_invert_each_other(num_levels, dtype):
     assert back.dtype == torch.uint8 and torch.equal(back, levels)
 
 
-def test_samples_saturate_and_images_are_checked():
+def test_quantise_clamps_samples_and_checks_images():
     x = torch.tensor([-5.0, -1e-9, 0.0, 0.24, 0.25, 0.99, 1.0, 7.0], dtype=torch.float64)
     expected = torch.tensor([0, 0, 0, 0, 1, 3, 3, 3], dtype=torch.float64) / 3
     assert torch.equal(quantise_samples(x, 4), expected)
@@ -129,7 +129,7 @@ def transform(position, value, monkeypatch, levels):
 
 
 @pytest.mark.parametrize("name", ["none", "affine"])
-def test_condition_zero_means_no_change(name):
+def test_zero_condition_has_no_effect(name):
     levels = load_images("digits").train[:200]
     changed, condition = AUGMENTATIONS[name]()(levels, noise(200))
     assert changed.dtype == torch.uint8 and changed.shape == levels.shape and changed.max() <= 16
@@ -146,7 +146,7 @@ def test_flip_mirrors_half_of_the_images():
     assert 60 < is_mirrored.sum() < 140
 
 
-def test_rotation_shift_and_scale_are_exact(monkeypatch):
+def test_rotation_shift_and_scale_match_closed_form(monkeypatch):
     levels = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
     levels[0, 0, 1, 2], levels[0, 0, 5, 6] = 16, 8
     turned = transform(0, math.pi / 2, monkeypatch, levels)
@@ -175,7 +175,7 @@ def test_rearranging_kinds_keep_a_constant_image(kind):
     torch.testing.assert_close(KINDS[kind](grey, generator()), grey)
 
 
-def test_unusual_images_are_levels():
+def test_anomalies_are_valid_levels():
     levels = torch.randint(17, (200, 1, 8, 8), dtype=torch.uint8, generator=generator())
     changed = make_unusual(levels, 17, generator(), KINDS)
     assert changed.dtype == torch.uint8 and changed.shape == levels.shape and changed.max() == 16

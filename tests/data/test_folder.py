@@ -45,7 +45,7 @@ def all_images(path, resolution=None):
     return torch.cat([data.split(split) for split in SPLITS])
 
 
-def test_all_images_below_a_folder_are_split(tmp_path):
+def test_nested_images_are_split(tmp_path):
     fill(tmp_path / "a" / "deep", 32, channels=3, seed=100)
     fill(tmp_path / "b", 43, channels=3, suffix=".bmp")
     data = load_folder(tmp_path)
@@ -109,7 +109,7 @@ def test_missing_split_is_held_out_of_the_training_images(tmp_path):
     assert "found 3" in error_of(load_folder, tmp_path / "val")
 
 
-def test_hidden_files_are_never_data(tmp_path):
+def test_hidden_files_are_ignored(tmp_path):
     fill(tmp_path / "ant", 30)
     fill(tmp_path / "bee", 30, seed=50)
     for name in (".ipynb_checkpoints", "__MACOSX", "ant/.cache"):
@@ -142,7 +142,7 @@ def test_classes_are_matched_by_name(tmp_path):
     assert labelled.classes() == ("ant", "bee") and not make_config(base, data).classes()
 
 
-def test_folders_at_different_depths_are_no_classes(tmp_path):
+def test_ambiguous_folders_are_reported(tmp_path):
     fill(tmp_path / "one" / "ant", 30)
     fill(tmp_path / "one" / "bee" / "deep", 30, seed=50)
     fill(tmp_path / "linked", 3)

@@ -34,7 +34,7 @@ def test_split_of_a_name_is_fixed(tmp_path):
     assert indices["validation"] == {25, 33, 44, 59, 61, 64, 65, 67, 76}
 
 
-def test_added_and_changed_files_move_no_file(tmp_path):
+def test_split_is_stable_when_files_are_added(tmp_path):
     first = split_of(fill(tmp_path / "first"))
     assert len(first) == 80 and set(first.values()) == set(SPLITS)
     second = fill(tmp_path / "second", PICTURES[::-1])
@@ -70,7 +70,7 @@ def test_few_images_are_refused_with_their_number(tmp_path, num):
 
 
 @pytest.mark.parametrize(("num", "held_out"), [(40, 4), (9, 2)])
-def test_a_tenth_of_a_tensor_is_held_out(num, held_out):
+def test_tenth_of_a_tensor_is_held_out(num, held_out):
     images = torch.arange(num, dtype=torch.uint8).view(-1, 1, 1, 1)
     data = ImageData.from_tensors(images, None, num)
     found, rest = (x.flatten().tolist() for x in (data.validation, data.train))

@@ -118,7 +118,7 @@ def test_label_column_is_chosen_if_there_are_two(tmp_path):
         ([5, -1, 7], ("5", "7")),
     ],
 )
-def test_values_become_classes(tmp_path, values, names):
+def test_label_values_become_classes(tmp_path, values, names):
     data = load_images(saved(tmp_path / "one", table(image=PICTURES, label=values * 20)))
     assert data.class_names == names
     assert labels_of(data) == [None if v in (None, -1) else str(v) for v in values] * 20
@@ -268,5 +268,5 @@ def test_negative_labels_are_unknown():
     assert names == ("0", "1") and labels[:4].tolist() == [-1, 0, 1, -1]
 
 
-def test_labels_of_pairs_are_numbers():
+def test_labels_of_pairs_are_integers():
     assert "labels" in error_of(as_images, [(picture, "cat") for picture in GREY])

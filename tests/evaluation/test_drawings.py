@@ -58,7 +58,7 @@ def test_upload_is_cropped_averaged_and_rounded(read):
     assert torch.equal(grey[:, :1].expand(-1, 3, -1, -1), grey)
 
 
-def test_images_that_fit_are_unchanged(read, tmp_path):
+def test_matching_images_are_unchanged(read, tmp_path):
     image, note = drawings.read_upload(save_digit(tmp_path / "digit.png"), GREY)
     assert torch.equal(image, digit()) and not note
     levels = np.random.RandomState(0).randint(0, 256, (28, 28))

@@ -287,7 +287,7 @@ def test_model_is_on_the_device_of_the_network(net):
     assert ebm.device.type == "meta" and ebm.dtype == torch.float32
 
 
-def test_uses_that_a_denoiser_lacks_are_refused(net, tmp_path):
+def test_unsupported_uses_of_a_denoiser_are_refused(net, tmp_path):
     ebm = ebm_of(net)
     assert "time score" in error_of(ebm.likelihood, IMAGES, "time_integral")
     assert "this model lacks" in error_of(ebm.energy, normal((1, *SHAPE)))

@@ -184,7 +184,7 @@ def test_labels_are_expanded_and_checked():
     error_of(class_labels, 0, ())
 
 
-def test_labels_of_likelihoods_are_one_or_one_per_image():
+def test_likelihood_takes_one_label_or_one_per_image():
     ebm = EBM(replace(GREY, num_classes=10)).eval()
     torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
     images = load_images("digits").test[:3]

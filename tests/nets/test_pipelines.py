@@ -144,7 +144,7 @@ def test_pipeline_folder_is_a_model(folder, tmp_path):
     assert drawn["nfe"] == 4
 
 
-def test_uses_that_a_pipeline_lacks_are_refused(folder):
+def test_unsupported_uses_of_a_pipeline_are_refused(folder):
     assert latent_flow(folder) is None  # it has pixels, not a latent space
     noise = torch.rand(99, 1, 8, 8).round()
     assert "Anomaly detection needs" in error_of(AnomalyDetector(folder).fit, noise)

@@ -250,7 +250,7 @@ def test_uniform_pixels_are_scored_exactly_at_narrow_noise(path, noise_in_bins):
     assert torch.allclose(sum_except_batch(found.components), expected, rtol=1e-9, atol=1e-6)
 
 
-def test_the_form_changes_continuously_with_the_spread():
+def test_form_changes_continuously_with_the_spread():
     mean = torch.linspace(-1.2, 1.2, 49, dtype=F64)
     below, above = (
         restrict_to_levels(mean, torch.full_like(mean, (spread * BIN) ** 2), NUM_LEVELS)
@@ -261,7 +261,7 @@ def test_the_form_changes_continuously_with_the_spread():
 
 
 @pytest.mark.parametrize("num_levels", [2, 17, 256])
-def test_a_narrow_posterior_is_the_sum_over_levels(num_levels):
+def test_narrow_posterior_equals_sum_over_levels(num_levels):
     centres = -1 + (2 * torch.arange(num_levels, dtype=F64) + 1) / num_levels
     mean = 2.2 * torch.rand(40, dtype=F64, generator=generator()) - 1.1
     variance = torch.full_like(mean, (0.5 * 2 / num_levels) ** 2)

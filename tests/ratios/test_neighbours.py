@@ -68,7 +68,7 @@ def test_divergence_from_atoms_and_curves_is_not_resolved():
         assert not divergence_of_neighbours(x0, x1).is_resolved
 
 
-def test_estimate_is_of_many_rows_and_of_few():
+def test_estimate_matches_for_many_and_few_rows():
     x, noise = draws(2, 20_000)
     assert is_within(information(x, x + noise), math.log(2) / 2)
     assert information(x[:12], noise[:12]).is_resolved

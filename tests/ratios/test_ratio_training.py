@@ -126,7 +126,7 @@ def test_divergence_raises_and_keeps_the_first_weights():
             assert at.best_step == 0 and math.isfinite(at.best_error)
 
 
-def test_shared_times_come_in_equal_runs():
+def test_shared_times_have_equal_counts():
     shared = SharedTimes(LinearVPPath(), 1e-3, 4)
     t, weight = shared.sample(12, generator())
     times = t.view(4, 3)
@@ -170,7 +170,7 @@ def test_gaussian_net_is_the_time_derivative():
     assert torch.allclose(net(x, one)[:4], net(x, shared)[:4], rtol=1e-12)
 
 
-def test_terms_are_posterior_means_of_conditional_terms():
+def test_time_score_terms_are_posterior_means():
     """Against Monte Carlo over x1 given x, for one x at one time."""
     dim, time, num = 3, 0.6, 100_000
     sigma, x = covariance(dim, 4), normal((1, dim), 5)

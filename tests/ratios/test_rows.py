@@ -27,7 +27,7 @@ def folds(rows, num_folds=3):
 
 
 @pytest.mark.parametrize("dtype", ["f2", ">f8", "u8", "?"])
-def test_npy_of_real_numbers(tmp_path, dtype):
+def test_npy_arrays_of_real_numbers_are_read(tmp_path, dtype):
     values = (100 * NUMBERS).astype(dtype)
     np.save(tmp_path / "x.npy", np.asfortranarray(values))
     read = read_rows(tmp_path / "x.npy").to_numpy()
@@ -44,7 +44,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", [*TABLES, "d.parquet"])
-def test_columns_of_tables(tmp_path, name):
+def test_columns_of_tables_are_selected(tmp_path, name):
     expected = pd.DataFrame({"b": [2, 0.25], "a": [1.5, -2]})
     if name in TABLES:
         (tmp_path / name).write_bytes(TABLES[name])
@@ -110,7 +110,7 @@ def test_tables_without_names_are_read_if_asked(tmp_path):
     ],
     ids=str,
 )
-def test_values_that_are_not_finite_numbers_raise(values):
+def test_non_finite_values_raise(values):
     assert "finite numbers for x0" in error_of(as_table, values, "x0")
 
 

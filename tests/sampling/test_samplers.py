@@ -108,7 +108,7 @@ def test_frames_count_steps_and_evaluations():
         AnnealedHMC(num_temperatures=3, score="integral", acceptance="energy"),
     ),
 )
-def test_a_model_without_head_counts_both_passes_at_every_node(sampler):
+def test_nfe_without_head_counts_both_passes_per_node(sampler):
     density, points, backward = gaussian(head=0, nodes=4), 0, 0
 
     def forward_hook(module, inputs, output):

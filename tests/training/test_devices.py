@@ -69,7 +69,7 @@ def ebm(monkeypatch):
     return EBM(CONFIG).to(GPU)
 
 
-def test_waits_are_counted():
+def test_synchronisations_are_counted():
     with HostWaits() as waits:
         there = torch.ones(2).to(GPU)
         assert there.sum().item() and there.cpu().shape == there.shape
@@ -90,7 +90,7 @@ def test_images_are_copied_from_pinned_memory(monkeypatch):
 
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
-def test_a_training_step_never_waits(ebm, augment):
+def test_training_step_does_not_synchronise(ebm, augment):
     levels, sampler = torch.zeros(9, 1, 8, 8, dtype=torch.uint8), ArcLength(ebm.model.path, 1e-4)
     batches = Batches(ebm, levels, sampler, 4, 0, augment())
     loss = Loss(ebm.model, CTSMv(stein_factor=1.0, divergence="poisson"))
@@ -109,7 +109,7 @@ DRAWS, FLOW = {"num_nodes": 8, "num_draws": 2}, {"num_steps": 3, "max_refinement
 @pytest.mark.parametrize(
     "sampler, most", [(ODE, 1), (LIKELIHOOD, 2), (DPMSampler(3), 0), (HMC, 2 * 3)]
 )
-def test_waits_of_samplers_do_not_grow_with_steps(ebm, sampler, most):
+def test_synchronisations_do_not_grow_with_steps(ebm, sampler, most):
     with HostWaits() as waits:
         *_, last = sampler.iterate(
             ebm.model, torch.zeros(2, 1, 8, 8, device=GPU), BatchNoise(None)
@@ -126,14 +126,14 @@ def test_waits_of_samplers_do_not_grow_with_steps(ebm, sampler, most):
         ("probability_flow", FLOW, 2),
     ],
 )
-def test_waits_of_likelihoods_do_not_grow_with_nodes(ebm, name, settings, most):
+def test_synchronisations_do_not_grow_with_nodes(ebm, name, settings, most):
     with HostWaits() as waits:
         make_estimator(name, settings)(ebm.model, torch.zeros(2, 1, 8, 8, device=GPU), 0.99)
     assert waits.num <= most
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_loss_compiles_to_one_graph(config):
+def test_loss_compiles_to_one_graph(config):
     torch.manual_seed(0)
     ebm, generator = EBM(config), torch.Generator().manual_seed(0)
     for weight in ebm.model.parameters():  # the last layers are 0

@@ -90,7 +90,7 @@ def test_two_processes_match_one_with_twice_the_batch(tmp_path, train, whole_run
             torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
 
 
-def test_run_in_minutes_has_equal_steps_on_all_processes(tmp_path, train, monkeypatch):
+def test_timed_run_has_equal_steps_on_all_processes(tmp_path, train, monkeypatch):
     """Different numbers of steps would leave a process waiting for the other. The second process
     starts 3 seconds earlier."""
     fit = Trainer.fit

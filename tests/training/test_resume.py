@@ -59,7 +59,7 @@ def test_earlier_checkpoint_resumes_in_another_folder(whole, run, tmp_path):
     assert equal_tensors(weights_of(again), weights_of(whole))
 
 
-def test_resume_passes_damage_and_leftovers_of_a_crash(whole, run, capsys):
+def test_resume_ignores_damaged_and_temporary_files(whole, run, capsys):
     last = run / "checkpoint-12"
     for name in ("model.safetensors", "state/trainer.safetensors", "state/best.safetensors"):
         content = (last / name).read_bytes()
@@ -97,7 +97,7 @@ def test_run_without_validation_is_its_last_checkpoint(run):
 
 
 @pytest.mark.parametrize("name", ["trainer.safetensors", "best.safetensors"])
-def test_files_with_other_tensors_are_refused(run, name):
+def test_mismatched_tensors_are_refused(run, name):
     last, top = run / "checkpoint-12", (run / "model.safetensors").read_bytes()
     (last / "state" / name).write_bytes(save({"x": torch.zeros(1)}))
     message = error_of(train, IMAGES, run, **LATEST)
@@ -145,5 +145,5 @@ def test_energy_network_resumes_exactly(script, tmp_path):
     assert equal_tensors(weights_of(tmp_path / "still"), weights_of(whole))
 
 
-def test_other_images_are_refused(run):
+def test_resume_with_other_images_is_refused(run):
     assert "other images" in error_of(train, 16 - IMAGES, run, **LATEST)

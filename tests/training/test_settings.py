@@ -85,7 +85,7 @@ def test_eps_follows_from_the_dequantisation_unless_it_is_set():
         ({"space": "copula"}, "--flow"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings, message):
+def test_incompatible_settings_are_refused(settings, message):
     assert message in error_of(config_of, **settings)
 
 
@@ -132,7 +132,7 @@ def test_wsd_warms_up_stays_constant_and_decays():
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(4000, 100), (200, 20), (20, 2)])
-def test_schedule_defaults_are_shares_of_the_run(steps, warmup):
+def test_schedule_defaults_are_fractions_of_the_run(steps, warmup):
     config = Train(learning_rate=1.0, max_train_steps=steps)
     rates = [learning_rate(config, step, step / steps) for step in range(steps + 1)]
     assert rates.index(1.0) == warmup

@@ -91,7 +91,7 @@ class Clock:
 MINUTES = {"max_train_steps": None, "max_train_minutes": 2.0, "validation_steps": None}
 
 
-def test_run_in_minutes_takes_its_time_at_any_speed(data, tmp_path, monkeypatch):
+def test_timed_run_takes_its_time_at_any_speed(data, tmp_path, monkeypatch):
     """The machine becomes ten times faster in the middle of the run."""
     run = make_trainer(data, tmp_path / "run", **MINUTES)
     Clock(run, monkeypatch, lambda run: 10.0 if run.now.elapsed < 50 else 1.0)
@@ -103,7 +103,7 @@ def test_run_in_minutes_takes_its_time_at_any_speed(data, tmp_path, monkeypatch)
     assert rates[36] == run.config.learning_rate and rates[-1] == 0
 
 
-def test_validations_take_a_tenth_of_a_run_in_minutes(data, tmp_path, monkeypatch):
+def test_validations_take_a_tenth_of_a_timed_run(data, tmp_path, monkeypatch):
     run = make_trainer(data, tmp_path / "run", **MINUTES, validation_images=10)
     clock = Clock(run, monkeypatch, 0.5, validation=lambda run: 0.9 * len(run.validation))
     result = run.fit()
@@ -115,7 +115,7 @@ def test_validations_take_a_tenth_of_a_run_in_minutes(data, tmp_path, monkeypatc
     assert last == result["steps"] and 3 <= len(steps) and steps[-1] < result["decay_began"]
 
 
-def test_resumed_run_in_minutes_takes_the_rest_of_its_time(data, tmp_path, monkeypatch):
+def test_resumed_timed_run_takes_the_remaining_time(data, tmp_path, monkeypatch):
     settings = {**MINUTES, "checkpointing_steps": 20}
     run = make_trainer(data, tmp_path / "run", **settings)
     Clock(run, monkeypatch, 2.0)
@@ -129,7 +129,7 @@ def test_resumed_run_in_minutes_takes_the_rest_of_its_time(data, tmp_path, monke
     assert resumed.now.decay_began == 43
 
 
-def test_slow_validations_are_left_out(data, tmp_path, monkeypatch):
+def test_slow_validations_are_skipped(data, tmp_path, monkeypatch):
     run = make_trainer(data, tmp_path / "run", validation_steps=None, max_train_steps=20)
     Clock(run, monkeypatch, 1.0, validation=40.0)
     run.fit()

@@ -104,7 +104,7 @@ def test_unwritable_folder_is_refused_before_the_run(tmp_path, fail, command, pl
     assert error.startswith("error: ") and str((tmp_path / place).parent) in error and not out
 
 
-def test_figures_are_printed_if_the_disk_is_full(tmp_path, fail, monkeypatch):
+def test_metrics_are_printed_if_the_disk_is_full(tmp_path, fail, monkeypatch):
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(os, "fsync", Mock(side_effect=full))
     out, error = fail(bpd, tmp_path / "output")

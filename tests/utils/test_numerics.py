@@ -88,7 +88,7 @@ def test_factor_scales_the_steps_of_adam():
     assert next(steps) == 2 and weight.item() == pytest.approx(-0.075)
 
 
-def test_loss_that_is_not_finite_raises():
+def test_non_finite_loss_raises():
     weight = torch.ones(1, requires_grad=True)
     with pytest.raises(NumericalError, match="step 3 is nan"):
         list(fit([weight], lambda step: (weight * (step < 2) / (step < 2)).sum(), 5, 0.1))
