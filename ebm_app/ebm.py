@@ -281,9 +281,9 @@ class EBM(PretrainedModel):
         batch_size: int | None = None,
         **estimator_args: Any,
     ) -> Likelihood:
-        """Return a lower bound on the log-likelihood of quantised images, in nats and in bits per
-        dim, as defined in ``ebm_app.likelihood.bits``. With the default estimator "elbo" it is a
-        bound for any network, because its density is normalised.
+        """Return the log-likelihood of quantised images, in nats and in bits per dim, see
+        ``ebm_app.likelihood.bits``. The default estimator "elbo" gives a lower bound for any
+        network; the others give bounds only if the network is exact.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)

@@ -35,7 +35,7 @@ MIN_IMAGES = 80
 
 
 class UnfittedError(UserError, NotFittedError):
-    """Use of a detector before ``fit``."""
+    """Error of a detector that is used before ``fit``."""
 
 
 class Findings(NamedTuple):

@@ -37,7 +37,7 @@ class Arguments(HeldOutFlags):
     estimator: tuple[str, ...] = setting(
         "estimators of log p, each 'NAME' or 'NAME key=value ...'; if not given, elbo, or "
         "time_integral for a model without a Stein head. The first estimator is at the top level "
-        "of the JSON output. elbo: normalised lower bound; path_integral: integral of both "
+        "of the JSON output. elbo: variational lower bound; path_integral: integral of both "
         "scores along noisy copies of the image; probability_flow: density of the probability "
         "flow ODE; time_integral: integral of the time score at the image; energy: one evaluation "
         "of an energy network; all: every estimator that the model supports",

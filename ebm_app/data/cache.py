@@ -24,7 +24,7 @@ from ebm_app.utils.files import read_json, write_json
 MAX_BYTES_ON_DEVICE = 2**30
 #: Decoding threads; Pillow releases the GIL
 NUM_THREADS = min(16, os.cpu_count() or 1)
-#: Images decoded before they are copied to the array, and per call of a thread
+#: Images decoded per copy to the array, and per task of a thread
 BLOCK, NUM_PER_CALL = 1024, 16
 
 

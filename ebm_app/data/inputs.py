@@ -112,7 +112,7 @@ def read_items(images: Any, num_levels: int, image_shape: tuple[int, ...] | None
         item, name = images[index], f"image {index}"
         if is_pair:
             item, labels[index] = item
-        elif isinstance(item, tuple) and len(item) == 1:  # of a TensorDataset
+        elif isinstance(item, tuple) and len(item) == 1:  # an item of a TensorDataset
             (item,) = item
         if isinstance(item, Picture):
             if not isinstance(item, Image.Image):

@@ -38,7 +38,7 @@ class Likelihood(NamedTuple):
     """Log-likelihood of B images.
 
     Attributes:
-        log_prob: (B,), lower bound on log P in nats.
+        log_prob: (B,), estimate of log P in nats; a lower bound by the estimator "elbo".
         bits_per_dim: (B,), -log P / (D log 2).
         error: (B,), error of ``log_prob`` in nats: that of the estimator, combined with the
             standard error over several draws of the dequantiser; NaN if unknown. By default it is

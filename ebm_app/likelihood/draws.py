@@ -69,7 +69,7 @@ def draws_of(
 
 
 class LevelsEvaluation(NamedTuple):
-    """Evaluation of a bound on log P of grey levels.
+    """Evaluation of log P of grey levels by an estimator.
 
     Attributes:
         estimator: estimator of log p.

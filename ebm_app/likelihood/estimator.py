@@ -41,7 +41,8 @@ class Estimator(ABC):
     def log_prob_of_levels(
         self, model: Any, levels: Tensor, cells: Cells, dequantiser: Dequantiser, noise: Tensor
     ) -> LogDensityEstimate:
-        """Return a lower bound on log P(levels) of B images, from one draw of the dequantiser.
+        """Return log P(levels) of B images from one draw of the dequantiser. Its expectation is
+        a lower bound if the estimate of log p_t is exact or a lower bound.
 
         Args:
             model: density p_t in the space of the path; implements ``needs``.

@@ -60,7 +60,8 @@ class TimeScoreModel(PathModel, ABC):
         t_margin: margin of the interval of times, as in ``GaussianPath.interval``.
         num_nodes: quadrature nodes for the whole interval, at least 3. An interval with a fraction
             s of the arc length uses n + s (num_nodes - n) nodes with n = ``MIN_NODES``. On
-            Gaussian data it is then as accurate as the whole interval; with s num_nodes nodes it is not.
+            Gaussian data it is then as accurate as the whole interval; with s num_nodes nodes it
+            is not.
 
     >>> from ebm_app import EBM
     >>> model = EBM.from_pretrained("digits").model

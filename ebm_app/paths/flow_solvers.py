@@ -57,7 +57,7 @@ Method = Literal["multistep", "rk4", "dopri5"]
 
 
 class FlowState(NamedTuple):
-    """Points ``x`` (B, *) at ``s``, the evaluations of the score so far, and an estimate (K, B)
+    """Points ``x`` (B, *) at ``s``, the number of evaluations of the score, and an estimate (K, B)
     float64 of the log-determinant per probe."""
 
     x: Tensor

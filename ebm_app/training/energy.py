@@ -214,7 +214,7 @@ def calibrate(
 ) -> dict[str, Any]:
     """Measure the calibration offset of the energy network in a folder and store it there.
 
-    The offset is the log density from one forward pass minus the variational bound from the
+    The offset is the log density from one evaluation minus the variational bound from the
     network's score, in nats, averaged over validation images.
 
     Args:

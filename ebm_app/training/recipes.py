@@ -36,7 +36,7 @@ DIGITS = Train(
 )
 #: Network of digits for short runs
 DIGITS_TINY: dict[str, Any] = dict(size="tiny", block_out_channels=(32, 48))
-#: Recipe of all other data sets, compared in docs/results.md ("Recipes")
+#: Recipe of all other data sets, compared in docs/training.md ("Recipes")
 IMAGES = Train(
     max_train_minutes=60.0,
     train_batch_size=32,

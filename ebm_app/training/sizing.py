@@ -13,7 +13,7 @@ from ebm_app.training.recipes import recipe
 from ebm_app.utils.fields import from_attributes
 from ebm_app.utils.processes import make_accelerator
 
-#: Training images from which on "small" is better than "tiny", see docs/results.md ("Recipes")
+#: Training images from which on "small" is better than "tiny", see docs/training.md ("Recipes")
 SMALL_IMAGES = 50_000
 #: Timed passes; the fastest one counts, since other programs only slow passes down
 NUM_PASSES = 4

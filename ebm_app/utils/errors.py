@@ -56,7 +56,7 @@ EXTRAS = {"gradio": "ui", "matplotlib": "plots", "zuko": "spline"}
 
 
 def user_message(error: Exception) -> str | None:
-    """Return the user's message for an exception, or None for a bug."""
+    """Return the message that is printed for an exception, or None for a bug."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
