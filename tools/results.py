@@ -156,8 +156,8 @@ def ratios_table() -> str:
             else:
                 name = f"error of the log ratio, `{row['problem']}`"
                 error = number(row["error"], 3, row["error_deviation"])
-                rows.append([name, f"`{row['method']}`", error, f"{row['paper_error']:g} (paper)"])
-    return with_commands(markdown("what | method | result | truth", rows), "ratios")
+                rows.append([name, f"`{row['method']}`", error, f"{row['paper_error']:g}"])
+    return with_commands(markdown("what | method | result | truth or paper", rows), "ratios")
 
 
 def cost_table() -> str:

@@ -113,8 +113,8 @@ def batches(num: int, batch_size: int | None, default: int) -> list[slice]:
 def images_per_batch(num_dims: int, device: torch.device) -> int:
     """Return the default number of images of ``num_dims`` dimensions per batch.
 
-    >>> [images_per_batch(3072, torch.device(name)) for name in ("cpu", "cuda")]
-    [5, 42]
+    >>> images_per_batch(3072, torch.device("cpu")), images_per_batch(3072, torch.device("cuda"))
+    (5, 42)
     """
     most = MAX_ON_CPU if device.type == "cpu" else MAX_BATCH_ELEMENTS
     return max(1, most // num_dims)
