@@ -140,7 +140,7 @@ class PretrainedModel(nn.Module):
         # check names and shapes on the meta device before allocating weights
         with torch.device("meta"):
             check_weights(cls(config), folder / WEIGHTS_FILE)
-        with initial_weights(0):  # leaves the global random state unchanged
+        with initial_weights(0):  # keeps the global random state
             model = cls(config)
         load_weights(model, folder / WEIGHTS_FILE)
         return model.to(device).eval()
@@ -206,7 +206,7 @@ class PretrainedModel(nn.Module):
 
 
 def available_device(device: str) -> torch.device:
-    """Return the device with a name.
+    """Return the torch device of a name, such as "cuda".
 
     Raises:
         UserError: for a device that is not available.

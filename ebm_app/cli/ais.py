@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             runs[is_diffused] = Chains(model, args, is_diffused, points, seed)
         results[name] = estimate(runs[is_diffused], args.num_chains)
     estimates = {name: result.estimate._asdict() for name, result in results.items()}
-    output.write({"methods": estimates})  # the bits of many images may take hours
+    output.write({"methods": estimates})  # the likelihoods below may take hours
     _, bits = bits_by_estimator(
         accelerator,
         ebm,

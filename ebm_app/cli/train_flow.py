@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output.data["images"] = data.summary()
     with initial_weights(args.seed):
         flow = Flow(FlowConfig(data.name, data.image_shape, num_levels, kind))
-    # fit the parameters with a closed form
+    # fit the parameters that have a closed form
     num = min(len(data.train), MAX_FIT_IMAGES)
     repeats = max(1, -(-MIN_FIT_IMAGES // num))
     levels = data.train[torch.arange(num)].repeat(repeats, 1, 1, 1)

@@ -116,7 +116,7 @@ def to_levels(images: Any, num_levels: int) -> Tensor:
         )
     scaled = images.to(torch.promote_types(images.dtype, torch.float32)) * (num_levels - 1)
     k = scaled.round()
-    wrong = ~((scaled - k).abs() <= 1e-3) | (k < 0) | (k > num_levels - 1)  # true for NaN
+    wrong = ~((scaled - k).abs() <= 1e-3) | (k < 0) | (k > num_levels - 1)  # also true for NaN
     if wrong.any():
         value = float(images[wrong][0])
         kind = "not one" if 0 <= value <= 1 else "outside the range [0, 1]"

@@ -110,7 +110,9 @@ def read_rows(
     """
     splits = named_splits(datasets)
     if "train" not in splits:
-        raise UserError(f"The data set has no split train, only {', '.join(datasets)}.")
+        raise UserError(
+            f"The data set has no split train, only {', '.join(datasets)}. Rename a split."
+        )
     columns = choose_columns(datasets[splits["train"]].features, columns)
     for own in splits.values():
         with user_errors(f"split {own}"):

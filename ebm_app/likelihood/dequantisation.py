@@ -236,7 +236,7 @@ LEARNED_DECODER = "learned_decoder"
 DEQUANTISERS: dict[str, type[Dequantiser]] = {
     "uniform": UniformDequantisation,
     "truncated_normal": TruncatedNormal,
-    "decoder": Decoder,  # of denoisers
+    "decoder": Decoder,  # for denoisers
     LEARNED_DECODER: LearnedDecoder,
 }
 #: Values of ``--dequantisation`` of a time score model

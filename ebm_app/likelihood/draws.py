@@ -22,9 +22,9 @@ from ebm_app.utils.fields import Draws, check_argument
 from ebm_app.utils.output import progress
 from ebm_app.utils.random import ImageNoise
 
-#: Error of the mean over draws, in bits per dim, up to which an image is completed
+#: Error of the mean over draws, in bits per dim, at which no more draws are added
 MAX_ERROR = 0.02
-#: Numbers of draws after which the error is compared with ``MAX_ERROR``; the last is the maximum.
+#: Numbers of draws at which the error is compared with ``MAX_ERROR``; the last is the maximum.
 #: The spread of fewer than 8 draws is too uncertain.
 CHECKS = (8, 16, 32, 64, 128)
 

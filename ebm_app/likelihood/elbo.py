@@ -203,7 +203,7 @@ def guesses(rule: BoundRule, draws: Residuals) -> tuple[Tensor, Tensor]:
     clearer = CLEARER_OF_8 + share * (CLEARER_OF_16 - CLEARER_OF_8)
 
     def neighbours(x: Tensor) -> tuple[Tensor, Tensor]:
-        # slices, because the host waits for the copy of an index to a GPU
+        # slices, because copying an index tensor to a GPU makes the host wait
         return torch.cat([x[1:2], x[:-1]]), torch.cat([x[1:], x[-2:-1]])
 
     weights = 1 - clearer, clearer

@@ -53,9 +53,9 @@ def evaluation_copy(net: nn.Module) -> nn.Module:
         other = copies[module] = object.__new__(type(module))
         for name, value in vars(module).items():
             if isinstance(value, MethodType) and value.__self__ is module:
-                value = MethodType(value.__func__, other)  # a replaced forward method
+                value = MethodType(value.__func__, other)  # a method replaced on the instance
             other.__dict__[name] = value
-        # compiled for the mode of the original
+        # drop the compiled call, which depends on the mode of the original
         other.__dict__.update(training=False, _compiled_call_impl=None)
         other.__dict__["_modules"] = {
             name: None if child is None else copy_of(child)

@@ -85,7 +85,7 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     options["variant"] = _variant(unet)
     try:
         scheduler = getattr(diffusers, kind).from_config(record)
-        with initial_weights(0):  # leaves the global random state unchanged
+        with initial_weights(0):  # keeps the global random state
             net, mismatches = diffusers.UNet2DModel.from_pretrained(unet, **options)
     except Exception as error:  # damaged files raise many exception types
         raise UserError(f"Cannot read {folder}: {first_line(error)}") from None

@@ -124,7 +124,9 @@ def multistep_weights(flow: ProbabilityFlow, num_steps: int) -> tuple[Weights, W
 def change(weights: Weights, step: int, evaluations: list[NodeValues]) -> tuple[Tensor, Tensor]:
     """Return the changes over a step of the points and of the log-determinant."""
     columns = zip(*(weight[step].tolist() for weight in weights), strict=True)
-    terms = list(zip(columns, evaluations, strict=False))  # evaluations may be fewer or more
+    terms = list(
+        zip(columns, evaluations, strict=False)
+    )  # there may be fewer evaluations, or more
     of_x = sum(data * f.data + noise * f.noise for (data, noise, _), f in terms)
     of_log_det = sum(log_det * f.log_det for (_, _, log_det), f in terms)
     return of_x, of_log_det

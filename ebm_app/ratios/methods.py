@@ -164,7 +164,9 @@ class TimeScores:
             net = GaussianNet(dim) if self.is_matrix else MLP(dim, num_outputs)
         if self.moment == "data":
             path.c = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
-        elif self.sigma is not None:  # c of the paper is the second moment of (x1 - x0) / sigma
+        elif (
+            self.sigma is not None
+        ):  # the c of the paper is the second moment of (x1 - x0) / sigma
             path.c = self.sigma**2
         model = time_score_net(net.to(device), path, T_MARGIN, prediction="raw", time_input="time")
         weighting = WEIGHTINGS[self.weighting]

@@ -40,7 +40,7 @@ def plot_trial(
     error, ratio = figure.subplots(2, height_ratios=(2, 3))
     error.semilogy(*zip(*curve, strict=True), color="C1", marker=".", ms=4)
     error.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    # at least two decades, without minor labels, which would overlap
+    # minor labels would overlap on two or more decades
     low, high = np.log10(error.get_ylim())
     error.set_ylim(10 ** np.floor(low), 10 ** np.ceil(high))
     error.yaxis.set_minor_formatter(NullFormatter())

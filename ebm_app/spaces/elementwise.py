@@ -92,7 +92,7 @@ class Standardise(Space):
             UserError: if a pixel is constant.
         """
         x = x.double()
-        # not by the variance, which may round to more than 0 for equal values
+        # the variance of equal values may round to more than 0
         if len(x) < 2 or (x == x[0]).all(0).any():
             raise UserError("Standardisation needs at least 2 images and no constant pixels.")
         self.mean.copy_(x.mean(0))

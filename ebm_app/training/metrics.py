@@ -35,7 +35,7 @@ class MetricsLog:
             text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
             replace_file(self.path, text.encode())
         if self.config.report_to != "jsonl":
-            settings = to_dict(self.config).items()  # trackers take no lists and no None
+            settings = to_dict(self.config).items()  # trackers accept neither lists nor None
             plain = {key: x if isinstance(x, int | float | str) else str(x) for key, x in settings}
             self.accelerator.init_trackers("ebm_app", config=plain)
 

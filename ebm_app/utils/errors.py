@@ -89,7 +89,7 @@ def _describe(detail: ErrorDetails) -> str:
             return f"unknown key {field}"
         case "missing" | "missing_argument":
             return f"key {field} is missing"
-        case "value_error":  # a validator of this package
+        case "value_error":  # raised by a validator of this package
             return f"{field} {detail['msg'].removeprefix('Value error, ')}".strip()
     message = detail["msg"].replace("Input should be", "must be")
     return f"{field} {message}, got {shorten(repr(detail['input']))}".strip()

@@ -106,7 +106,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def read_tensors(path: Path) -> "dict[str, Tensor]":
-    """Read a safetensors file as name -> tensor."""
+    """Read the tensors of a safetensors file, by name."""
     from safetensors.torch import load_file  # imports torch, which takes seconds
 
     open_file(path).close()

@@ -114,7 +114,7 @@ class ImageNoise:
         return copy_to(self.uniform(*x.shape[1:]).to(x.dtype), x.device)
 
     def _draw(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
-        # in float32 for every default dtype, because other dtypes have other numbers
+        # always float32, because the numbers depend on the dtype
         draws = [draw(shape, generator=g, dtype=torch.float32) for g in self.generators]
         return torch.stack(draws)
 
