@@ -108,8 +108,8 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
     for channels in config.block_out_channels:
         if channels % config.norm_num_groups:
             raise UserError(
-                f"norm_num_groups {config.norm_num_groups} does not divide {channels} channels. Use "
-                "a common divisor of all channels."
+                f"norm_num_groups {config.norm_num_groups} does not divide {channels} channels. "
+                "Use a common divisor of all channels."
             )
     if any(index >= resolutions for index in config.attention_levels):
         raise UserError(f"attention_levels must be between 0 and {resolutions - 1}.")
