@@ -14,7 +14,7 @@ $(SETUP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
-# constraints.txt: the installed versions of what the page needs, for the Dockerfile
+# constraints.txt: the installed versions of what the web app needs, for the Dockerfile
 lock: $(SETUP)
 	$(BIN)/python -m pip install --quiet pip-tools
 	mkdir -p build
@@ -46,7 +46,7 @@ test-ci: $(SETUP)
 test-all: $(SETUP)
 	$(BIN)/python -m pytest -q -n 2 -m 'not browser'
 
-# tests of the page in a headless Chromium
+# tests of the web app in a headless Chromium
 test-browser: $(SETUP)
 	$(BIN)/python -m pytest -q -m browser
 
@@ -61,7 +61,7 @@ docs: .venv/.docs
 ui: $(SETUP)
 	$(BIN)/python ui/app.py
 
-# screenshots of the page in docs/
+# screenshots of the web app in docs/
 screenshots: $(SETUP)
 	$(BIN)/python tools/screenshots.py --data_root $(DATA) --output_dir docs
 

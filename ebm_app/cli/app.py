@@ -1,4 +1,4 @@
-"""Serve a web page that generates and scores images with trained models.
+"""Serve the web app, which generates and scores images with trained models.
 
 python ui/app.py --model runs/digits
 """
