@@ -131,7 +131,7 @@ def test_saved_detector_is_loaded_bit_for_bit(tmp_path, detector, digits):
         AnomalyDetector.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("change", ["not finite", "missing"])
+@pytest.mark.parametrize("change", ["non-finite", "missing"])
 def test_damaged_files_are_refused(tmp_path, detector, change):
     detector.ebm_.save_pretrained(tmp_path)
     detector.save(tmp_path)
