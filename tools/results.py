@@ -155,8 +155,8 @@ def ratios_table() -> str:
                 )
             else:
                 name = f"error of the log ratio, `{row['problem']}`"
-                error = number(row["error"], 3, row["error_deviation"])
-                rows.append([name, f"`{row['method']}`", error, f"{row['paper_error']:g}"])
+                error = f"{row['error']:.3g} ± {row['error_deviation']:.2g}"
+                rows.append([name, f"`{row['method']}`", error, f"{row['paper_error']:.3g}"])
     return with_commands(markdown("what | method | result | truth or paper", rows), "ratios")
 
 
