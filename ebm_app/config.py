@@ -5,11 +5,12 @@
 """
 
 import math
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
-from ebm_app.utils.errors import shorten
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import (
     Float,
     Int,
@@ -24,6 +25,8 @@ from ebm_app.utils.fields import (
 )
 
 FORMAT_VERSION = 1
+#: Removed fields, which described a second network for high noise, and their values without one
+REMOVED = {"early": None, "early_channels": []}
 LARGEST_SIDE = 4096
 MAX_RESOLUTIONS = 8
 Side = Annotated[Int, Ge(1), Le(LARGEST_SIDE)]
@@ -39,7 +42,6 @@ Widths = Annotated[tuple[Width, ...], Len(1, MAX_RESOLUTIONS)]
 Layers = Annotated[Int, Ge(1), Le(32)]
 Classes = Annotated[Int, Ge(0), Le(100_000)]
 ClassNames = Annotated[tuple[str, ...], Len(0, 100_000)]
-LogSNR = Annotated[Float, Ge(-20), Le(20)]
 Resolution = Annotated[Int, Ge(0), Lt(MAX_RESOLUTIONS)]
 Resolutions = Annotated[tuple[Resolution, ...], Len(0, MAX_RESOLUTIONS)]
 
@@ -78,21 +80,6 @@ class UNetConfig:
 
 
 @configuration
-class EarlyConfig:
-    """Separate network for early times, see ``ebm_app.nets.composite``.
-
-    Args:
-        net: architecture. The input has the pixels of a patch as channels.
-        patch: side of a patch in pixels.
-        max_log_snr: log SNR log(alpha_t^2 / v_t) at which the early times end.
-    """
-
-    net: UNetConfig
-    patch: Annotated[Int, Ge(1), Le(16)] = 2
-    max_log_snr: LogSNR = 0.0
-
-
-@configuration
 class Calibration:
     """Calibration offset of an energy network at its last time: the log density minus the
     variational bound from its score, in nats, over validation images.
@@ -128,7 +115,6 @@ class EBMConfig:
         condition_dim: number of augmentation parameters that the network receives.
         num_classes: number of classes; 0 for an unconditional model.
         class_names: names of the classes, if the data set has any.
-        early: network for early times, if any.
         decoder: prediction of the decoder of an energy network.
         calibration: calibration offset of an energy network.
     """
@@ -151,7 +137,6 @@ class EBMConfig:
     condition_dim: Annotated[Int, Ge(0), Le(LARGEST_SIDE)] = 0
     num_classes: Classes = 0
     class_names: ClassNames = ()
-    early: EarlyConfig | None = None
     decoder: str | None = None
     calibration: Calibration | None = None
     format_version: PositiveInt = FORMAT_VERSION
@@ -167,6 +152,25 @@ class EBMConfig:
     def classes(self) -> tuple[str, ...]:
         """Return the name of each class, by default its label."""
         return self.class_names or tuple(map(str, range(self.num_classes)))
+
+
+def without_removed(data: Mapping[str, Any], where: object) -> dict[str, Any]:
+    """Return the JSON data of a configuration, read from ``where``, without ``REMOVED`` fields.
+
+    Raises:
+        UserError: if a removed field is in use.
+
+    >>> without_removed({"dataset": "digits", "early": None}, "config.json")
+    {'dataset': 'digits'}
+    """
+    for name, unused in REMOVED.items():
+        if data.get(name, unused) != unused:
+            raise UserError(
+                f"{where} describes a model with a second network for high noise ({name}), which "
+                "this version of ebm_app does not support. Install the version that wrote it, or "
+                "train a new model."
+            )
+    return {name: value for name, value in data.items() if name not in REMOVED}
 
 
 def max_resolutions(height: int, width: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ebm_app.config import FORMAT_VERSION
+from ebm_app.config import FORMAT_VERSION, without_removed
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import PathArgument, check_argument, from_dict
 from ebm_app.utils.files import read_header, read_json, read_tensors
@@ -53,6 +53,7 @@ def read_config(
             f"{folder} has format_version {shorten(version)}, but this version of ebm_app reads "
             f"{FORMAT_VERSION}. Install the version of ebm_app that wrote it."
         )
+    data = without_removed(data, folder / CONFIG_FILE)
     saved = None if allow_edited else read_header(folder / WEIGHTS_FILE)[1].get(DIGEST)
     if saved is not None and saved != config_digest(data):
         raise UserError(
@@ -74,6 +75,8 @@ def config_digest(data: Mapping[str, Any]) -> str:
     """
     settings = {key: None if key == "calibration" else value for key, value in data.items()}
     settings.pop("class_names", None)
+    if data.get("kind") == ENERGY_MODEL:
+        settings["early"] = None  # a removed field, which the digests of saved models include
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 

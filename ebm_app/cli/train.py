@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ebm_app.cli.command_line import parse, wants_help, without_help
+from ebm_app.config import without_removed
 from ebm_app.training.checkpoint import recorded_run, refuse_to_overwrite
 from ebm_app.training.config import AUTO, Train, as_default, one_length, resumed
 from ebm_app.training.recipes import FORMATS, recipe
@@ -94,4 +95,4 @@ def read_config(path: Path) -> Train:
     settings = read_json(path).get("settings")
     if not (isinstance(settings, dict) and isinstance(settings.get("train"), dict)):
         raise UserError(f"{path} is not the run.json of a run of train/ebm.py. Pass that file.")
-    return from_dict(Train, settings["train"], str(path))
+    return from_dict(Train, without_removed(settings["train"], path), str(path))

@@ -29,7 +29,6 @@ class TimeScoreNet(TimeScoreModel):
         stein_channels: number of last output channels (dimension 1) that are the Stein head h,
             with score = a_t x + b_t h; 0 for no head.
         num_levels: number of grey levels of the data, for the prediction "levels".
-        labels_end: time input from which the output does not depend on labels, or None.
         inputs: time_input, input_frequencies and condition_dim of ``NetworkInputs``.
 
     Raises:
@@ -46,7 +45,6 @@ class TimeScoreNet(TimeScoreModel):
         stein_channels: int = 0,
         num_levels: int = 256,
         num_nodes: int = 32,
-        labels_end: float | None = None,
         **inputs: Any,
     ) -> None:
         super().__init__(path, t_margin, num_nodes)
@@ -54,10 +52,6 @@ class TimeScoreNet(TimeScoreModel):
         self.prediction = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)]
         self.prediction.check(path, stein_channels > 0)
         self.stein_channels, self.num_levels = stein_channels, num_levels
-        self.labels_end = labels_end
-
-    def uses_labels(self, t: Tensor) -> bool:
-        return self.labels_end is None or bool((self.inputs.time(t) < self.labels_end).any())
 
     def raw_output(
         self, x: Tensor, t: Tensor, condition: Tensor | None, labels: Tensor | None = None

@@ -89,10 +89,6 @@ class TimeScoreModel(PathModel, ABC):
             labels: class labels (B,) int64, for a class-conditional network.
         """
 
-    def uses_labels(self, t: Tensor) -> bool:
-        """Return whether labels change the output at any of the times t (B,)."""
-        return True
-
     def with_nodes(self, num_nodes: int) -> Self:
         """Return a copy with another number of quadrature nodes."""
         other = copy(self)
@@ -115,7 +111,7 @@ class TimeScoreModel(PathModel, ABC):
             raise UserError(f"Expected a point for each of {num} labels, got {len(x)} points.")
         labels = self.labels.to(x.device).repeat(len(x) // num)
         conditional = evaluate(x, times, labels=labels)
-        if self.guidance_scale == 1 or not self.uses_labels(times):
+        if self.guidance_scale == 1:
             return conditional
         free = evaluate(x, times)
         mixed = [  # a model may have no Stein score
@@ -141,7 +137,7 @@ class TimeScoreModel(PathModel, ABC):
         value = sum_except_batch(terms)
         error = (value - sum_except_batch(coarse)).abs()
         components = terms if terms.shape == x.shape else None
-        return LogDensityEstimate(value, error, components, self._cost(rule.nodes))
+        return LogDensityEstimate(value, error, components, self._cost(len(rule.nodes)))
 
     def log_density(self, x: Tensor, t: Time) -> Tensor:
         """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients are computed if ``x``
@@ -197,17 +193,16 @@ class TimeScoreModel(PathModel, ABC):
         ]
         return torch.cat(values)[torch.cat(groups).argsort()]
 
-    def _cost(self, times: Tensor) -> int:
-        """Return the network evaluations of a call of ``output`` at times (n,), which guidance
-        doubles."""
+    def _cost(self, num_times: int) -> int:
+        """Return the network evaluations of a call of ``output`` at each of some times, which
+        guidance doubles."""
         is_guided = self.labels is not None and self.guidance_scale != 1
-        factor = 2 if is_guided and self.uses_labels(times) else 1
-        return factor * self.passes * len(times)
+        return (2 if is_guided else 1) * self.passes * num_times
 
     def log_density_cost(self, t: float) -> int:
         """Return the network evaluations of a call of ``log_density``: one per node, and two with
         guidance."""
-        return self._cost(self._rule(self.start, t).nodes)
+        return self._cost(len(self._rule(self.start, t).nodes))
 
     def gradient_cost(self, t: float) -> int:
         """Return the network evaluations of a call of ``log_density_gradient``: a forward and a
@@ -242,7 +237,7 @@ class SteinScoreModel(TimeScoreModel):
 
     def score_cost(self, t: float) -> int:
         """Return the network evaluations of a call of ``score``, two with guidance."""
-        return self._cost(torch.tensor([t], dtype=torch.float64))
+        return self._cost(1)
 
 
 PROVIDERS[SteinScoreModel] = (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.paths import GaussianPath, require_one_sided
+from ebm_app.paths import GaussianPath
 from ebm_app.paths.base import ARC_LENGTH
 
 
@@ -111,27 +111,6 @@ class ArcLength(TimeSampler):
         return TimeSample(torch.lerp(left, right, position - index), weight)
 
 
-class EarlyTimes(ArcLength):
-    """Stratified times, uniform in the log signal-to-noise ratio (``OneSidedPath.log_snr``), from
-    -8 to ``highest``, where the early network ends. Weighted averages are averages over uniform
-    times in between.
-
-    Args:
-        path, t_margin: as for ``TimeSampler``.
-        highest: log signal-to-noise ratio of the last time.
-    """
-
-    lowest = -8.0
-
-    def __init__(self, path: GaussianPath, t_margin: float, highest: float = 0.0) -> None:
-        self.path = path
-        ratios = torch.linspace(self.lowest, highest, self.num_knots, dtype=torch.float64)
-        self.knots = (
-            require_one_sided(path).log_snr_inverse(ratios).clamp(*path.interval(t_margin))
-        )
-        self.start, self.end = self.knots[0].item(), self.knots[-1].item()
-
-
 class SharedTimes(UniformTime):
     """A few stratified uniform times, each shared by consecutive rows, to amortise per-time cost.
 
@@ -156,5 +135,4 @@ TIME_SAMPLERS: dict[str, type[TimeSampler]] = {
     "uniform": UniformTime,
     "importance": ImportanceSampler,
     "arc_length": ArcLength,
-    "early": EarlyTimes,
 }

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ebm_app.config import without_removed
 from ebm_app.folders import CONFIG_FILE, PREFIX, WEIGHTS_FILE, checkpoints
 from ebm_app.training.config import FREE, OWN, SPLIT, AnyRun, Run, changes_of
 from ebm_app.training.schedule import WSD, decay_share, progress
@@ -124,7 +125,7 @@ def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> AnyRun:
         name: "latest", or the path or name of a checkpoint.
 
     Raises:
-        UserError: if no checkpoint is readable.
+        UserError: if no checkpoint is readable, or its run uses a removed feature.
     """
     named = [named_checkpoint(output_dir, name)]
     for folder in reversed(checkpoints(output_dir)) if name == LATEST else named:
@@ -135,8 +136,11 @@ def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> AnyRun:
             continue
         check_version(data, folder)
         settings = data.get("settings")
+        recorded = settings.get("train") if isinstance(settings, dict) else None
+        if not isinstance(recorded, dict):
+            continue
+        recorded = without_removed(recorded, place)
         with suppress(UserError):
-            recorded = settings.get("train") if isinstance(settings, dict) else None
             return from_dict(kind, recorded, place)
     raise UserError(
         f"{output_dir} has no intact checkpoint to resume from. Start a new run with "

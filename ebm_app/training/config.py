@@ -10,13 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from annotated_types import Len
 from tyro.conf import Positional
 
 from ebm_app.config import (
-    MAX_RESOLUTIONS,
     Frequencies,
     Layers,
     Margin,
@@ -209,10 +207,7 @@ class Train(DataFlags, Run):
     weighting: str = setting(
         "lambda(t): inverse_variance, stein_score or uniform", "inverse_variance"
     )
-    time_sampler: str = setting(
-        "training times: arc_length, uniform, importance or early (trains the early network only)",
-        "arc_length",
-    )
+    time_sampler: str = setting("training times: arc_length, uniform or importance", "arc_length")
     dequantisation: str = setting(
         "density within a grey level: uniform or truncated_normal", "truncated_normal"
     )
@@ -243,9 +238,6 @@ class Train(DataFlags, Run):
     input_frequencies: Frequencies = setting("Fourier features of the input, in cycles", ())
     net_input: str = setting(
         "input of the network in a latent space: u (the latent point), x (its image)", "u"
-    )
-    early_channels: Annotated[tuple[Width, ...], Len(0, MAX_RESOLUTIONS)] = setting(
-        "channels at each resolution of a separate network for early times, of high noise", ()
     )
     num_nodes: Nodes = setting("quadrature nodes of a likelihood", 32)
     gradient_checkpointing: bool = setting(

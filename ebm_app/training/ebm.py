@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
+from ebm_app.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import image_format
@@ -20,7 +20,7 @@ from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, TRAINABLE, Cells
 from ebm_app.nets.build import build_path
-from ebm_app.nets.composite import NET_INPUTS
+from ebm_app.nets.decoded import NET_INPUTS
 from ebm_app.nets.parametrisation import PREDICTIONS
 from ebm_app.nets.path_model import TIME_INPUTS
 from ebm_app.nets.unet import NETS, check_config
@@ -55,8 +55,6 @@ from ebm_app.utils.fields import PathArgument, check_argument, from_attributes
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.registry import choose
 
-#: Factor of the embedded time of a network for early times
-EARLY_T_SCALE = 200.0
 #: Margin of uniformly dequantised images with 256 levels; the noise of the last time then has a
 #: standard deviation of 1 / 78 of a bin
 UNIFORM_T_MARGIN = 5e-9
@@ -131,17 +129,13 @@ def build_trainer(
     if config.init_from and not config.resume_from_checkpoint:
         init_from(ebm, config.init_from)
     ebm.to(accelerator.device)
-    ends = {}
-    if config.time_sampler == "early":
-        ends = {"highest": ebm_config.early.max_log_snr}
-        ebm.model.net.late.requires_grad_(False)
     for module in ebm.modules() if config.gradient_checkpointing else ():
         if isinstance(module, ModelMixin):
             module.enable_gradient_checkpointing()
     batches = Batches(
         ebm,
         data.train,
-        TIME_SAMPLERS[config.time_sampler](ebm.model.path, ebm_config.t_margin, **ends),
+        TIME_SAMPLERS[config.time_sampler](ebm.model.path, ebm_config.t_margin),
         config.train_batch_size * config.gradient_accumulation_steps * accelerator.num_processes,
         config.seed,
         AUGMENTATIONS[config.augmentation](),
@@ -167,10 +161,7 @@ def make_config(config: Train, data: ImageData, flow: Flow | None = None) -> EBM
         UserError: for settings that do not fit each other or the data.
     """
     check(config, data)
-    space, early = make_space(config.space, data, flow), None
-    if channels := config.early_channels:  # with attention at the lowest resolution
-        levels = (len(channels) - 1,)
-        early = EarlyConfig(UNetConfig(channels, attention_levels=levels, t_scale=EARLY_T_SCALE))
+    space = make_space(config.space, data, flow)
     num_classes = data.num_classes if config.classes == "all" else 0
     ebm_config = from_attributes(
         EBMConfig,
@@ -181,7 +172,6 @@ def make_config(config: Train, data: ImageData, flow: Flow | None = None) -> EBM
         stein_head=config.stein_factor > 0,
         num_classes=num_classes,
         class_names=data.class_names[:num_classes],
-        early=early,
         condition_dim=AUGMENTATIONS[config.augmentation].dim,
         path=PathConfig(config.path, config.c),
         net=from_attributes(UNetConfig, config),
@@ -206,8 +196,6 @@ def check(config: Train, data: ImageData) -> None:
     if config.net_input != "u" and config.input_frequencies:
         raise UserError("--input_frequencies requires --net_input u.")
     check_config(from_attributes(UNetConfig, config), *data.image_shape[1:])
-    if config.time_sampler == "early" and not config.early_channels:
-        raise UserError("--time_sampler early requires an early network. Add --early_channels.")
     if config.prediction == "levels" and config.dequantisation == "uniform":
         raise UserError(
             "--dequantisation uniform evaluates the density between grey levels, where prediction "

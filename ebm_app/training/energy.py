@@ -110,7 +110,7 @@ def build_trainer(
 
 def energy_config(teacher: EBM) -> EBMConfig:
     """Return the configuration of the energy network for a teacher: the same network without
-    dropout, labels and early network.
+    dropout and labels.
 
     It ends at the noise of ``LearnedDecoder``, or where the teacher ends, with the teacher's
     network as the decoder. The time embedding equals the teacher's at each t.
@@ -137,7 +137,6 @@ def energy_config(teacher: EBM) -> EBMConfig:
         net=net,
         num_classes=0,
         class_names=(),
-        early=None,
         calibration=None,
         dequantisation=LEARNED_DECODER,
         decoder=config.prediction,
@@ -176,10 +175,9 @@ class Distillation(Objective):
 
 
 def unlabelled_weights(teacher: EBM) -> dict[str, Tensor]:
-    """Return the weights of a network without class embedding that equals the teacher's network,
-    or its late network, for images without labels: its bias includes the last embedding."""
-    net = teacher.model.net.late if teacher.config.early else teacher.model.net
-    weights = dict(net.state_dict())
+    """Return the weights of a network without class embedding that equals the teacher's network
+    for images without labels: its bias includes the last embedding."""
+    weights = dict(teacher.model.net.state_dict())
     for name in [name for name in weights if name.endswith(CLASSES)]:
         bias = name.replace(CLASSES, "time_embedding.linear_2.bias")
         weights[bias] = weights[bias] + weights.pop(name)[-1]

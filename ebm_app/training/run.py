@@ -45,8 +45,6 @@ UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
 FREE = frozenset(
     {"dataset", "class_names", "num_nodes", "t_margin", "dequantisation", "calibration"}
 )
-#: The same for a run that adds an early network; only that network uses the labels
-FREE_WITH_EARLY = FREE | {"early", "num_classes"}
 
 
 def check_run(config: Run, data: ImageData) -> None:
@@ -173,14 +171,9 @@ def fit_and_report(
 
 
 def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
-    """Initialise a model with the weights of another model, by folder, bundled name or hub id.
-
-    If only ``ebm`` has an early network, the weights initialise its late network.
-    """
+    """Initialise a model with the weights of another model, by folder, bundled name or hub id."""
     source = EBM.from_pretrained(name_or_path)
-    adds_early = ebm.config.early is not None and source.config.early is None
-    free = FREE_WITH_EARLY if adds_early else FREE
-    if changes := changes_of(to_dict(source.config), to_dict(ebm.config), free):
+    if changes := changes_of(to_dict(source.config), to_dict(ebm.config), FREE):
         raise UserError(
             f"The model {name_or_path} does not match this run: {'; '.join(changes)}. Use its "
             "settings, for example with --config and its run.json."
@@ -190,7 +183,4 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
         raise UserError(
             f"The model {name_or_path} uses the latent space of another flow. Pass it as --flow."
         )
-    if adds_early:
-        ebm.model.net.late.load_state_dict(source.model.net.state_dict())
-    else:
-        ebm.load_state_dict(source.state_dict())
+    ebm.load_state_dict(source.state_dict())

@@ -10,7 +10,7 @@ from exact import F64, ExactBridge, ExactModel, density_of, normal, points, two_
 from torch import nn
 
 from ebm_app import EBM
-from ebm_app.config import Calibration, EarlyConfig
+from ebm_app.config import Calibration
 from ebm_app.data.images import load_images
 from ebm_app.nets.energy_net import GAIN, EnergyModel
 from ebm_app.nets.level_mixture import LevelMixture
@@ -242,13 +242,10 @@ def test_unsuitable_teachers_are_refused(changes):
     assert changes["dequantisation"] in message and "--prediction levels" in message
 
 
-@pytest.mark.parametrize("early", [EarlyConfig(GREY.net), None])
-def test_student_starts_from_the_late_network_of_its_teacher(early):
-    grey = dataclasses.replace(
-        GREY, dequantisation="truncated_normal", early=early, num_classes=10
-    )
+def test_student_starts_from_the_network_of_its_teacher():
+    grey = dataclasses.replace(GREY, dequantisation="truncated_normal", num_classes=10)
     teacher, data = EBM(grey), load_images("digits")
-    net = teacher.model.net.late if early else teacher.model.net
+    net = teacher.model.net
     for weight in net.last_layer.parameters():  # zero, and thus without time
         nn.init.normal_(weight, std=0.1)
     config = TrainEnergy(model="grey", max_train_steps=1, train_batch_size=4)

@@ -1,4 +1,4 @@
-"""Class labels: p(x | y), guidance, class probabilities, and networks for early times."""
+"""Class labels: p(x | y), guidance and class probabilities."""
 
 from dataclasses import replace
 
@@ -9,13 +9,10 @@ from conftest import GREY, SMALL, error_of, random_images
 from exact import F64, ExactModel, density_of, generator, like_modes, normal
 
 from ebm_app import EBM, train
-from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
+from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.labels import class_labels, labels_of_images, labels_of_samples, names_of
-from ebm_app.nets.composite import EarlyNet, SplitNet
-from ebm_app.nets.networks import time_score_net
 from ebm_app.nets.time_score import ModelOutput
-from ebm_app.nets.unet import UNet
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import DPMSampler, ProbabilityFlowSampler
 from ebm_app.utils.random import BatchNoise
@@ -35,9 +32,6 @@ class Labelled(ExactModel):
         joint, components, score = self.modes(x, t)
         one = like_modes(torch.nn.functional.one_hot(labels, len(joint)).T.double(), x)
         return ModelOutput((one * components).sum(0), (one * score).sum(0))
-
-    def uses_labels(self, t):
-        return True
 
 
 def labelled():
@@ -109,57 +103,22 @@ def test_class_probabilities_match_the_posterior():
     assert (bound.argmax(1) == expected.argmax(1)).double().mean() > 0.85
 
 
-@torch.no_grad()
-def random_weights(net, seed=0):
-    for weight in net.parameters():
-        weight.copy_(0.2 * torch.randn(weight.shape, generator=generator(seed)))
-    return net.eval()
-
-
-def test_split_network_uses_labels_and_times():
-    small = UNetConfig((8,), norm_num_groups=4)
-    early = random_weights(EarlyNet((1, 8, 8), 2, EarlyConfig(small), num_classes=3))
-    late = random_weights(UNet((5, 8, 8), 2, small), 1)
-    net = SplitNet(early, late, switch=0.5)
-    x, t = torch.randn(4, 5, 8, 8, generator=generator(2)), torch.tensor([0.1, 0.9, 0.4999, 0.5])
-    labels = torch.tensor([0, 1, -1, 2])
-    out = net(x, t, labels)
-    assert torch.allclose(out[[0, 2]], early(x[[0, 2]], t[[0, 2]], labels[[0, 2]]), atol=1e-6)
-    assert torch.allclose(out[[1, 3]], late(x[[1, 3]], t[[1, 3]]), atol=1e-6)
-    assert torch.allclose(net(x, t)[2], out[2], atol=1e-6)  # -1 is no label
-    assert (net(x, t)[0] - out[0]).abs().max() > 1e-3
-    assert torch.equal(early(x, t), early(torch.cat([x[:, :1], 0 * x[:, 1:]], 1), t))
-    model = time_score_net(net, LinearVPPath(), 1e-3, time_input="time", labels_end=0.5)
-    uses_labels = [model.uses_labels(time) for time in t.double().split(1)]
-    assert uses_labels == [True, False, True, False]
-
-
-def test_early_network_must_fit_image_and_path():
-    small = UNetConfig((8,), norm_num_groups=4)
-    settings = {"net": small, "path": PathConfig("vp"), "early": EarlyConfig(small)}
-    config = EBMConfig("images", (1, 9, 8), 17, **settings)
-    assert "patch size 2" in error_of(EBM, config)
-
-
 @pytest.mark.process
-def test_early_network_is_trained_on_top_of_a_model(tmp_path):
-    images, settings = random_images(30, 8), {"num_levels": 17, "max_train_steps": 3}
-    settings |= {**SMALL, "learning_rate": 0.1, "lr_warmup_steps": 0}
-    first = train(images, tmp_path / "late", **settings)
-    settings |= {"early_channels": (8,), "time_sampler": "early", "labels": torch.arange(30) % 3}
-    both = train(images, tmp_path / "both", init_from=str(tmp_path / "late"), **settings)
-    assert both.config.num_classes == 3 and first.config.num_classes == 0
-    late, frozen = both.model.net.late.state_dict(), first.model.net.state_dict()
-    assert all(torch.equal(late[key], frozen[key]) for key in frozen)
-    assert any(weight.any() for weight in both.model.net.early.net.last_layer.parameters())
-    again = EBM.from_pretrained(tmp_path / "both")
-    levels = images[:2]
-    free, told = (both.log_prob(levels, repeats=1, labels=labels) for labels in (None, [0, 1]))
-    assert torch.equal(again.log_prob(levels, repeats=1), free) and not torch.equal(free, told)
+def test_class_conditional_model_is_trained(tmp_path):
+    images, labels = random_images(30, 8), torch.arange(30) % 3
+    settings = {**SMALL, "num_levels": 17, "max_train_steps": 3, "learning_rate": 0.1}
+    settings["lr_warmup_steps"] = 0
+    free = train(images, tmp_path / "free", **settings)
+    ebm = train(images, tmp_path / "labelled", labels=labels, **settings)
+    assert ebm.config.num_classes == 3 and free.config.num_classes == 0
+    again, levels = EBM.from_pretrained(tmp_path / "labelled"), images[:2]
+    without, first = (ebm.log_prob(levels, repeats=1, labels=names) for names in (None, [0, 1]))
+    assert torch.equal(again.log_prob(levels, repeats=1), without)
+    assert not torch.equal(without, first)
     assert again.sample(2, labels=[1, 2], guidance_scale=2.0, num_steps=2).shape == (2, 1, 8, 8)
     assert "labels" in error_of(again.sample, 2, guidance_scale=2.0)
-    assert "without labels" in error_of(first.sample, 2, labels=1)
-    assert "classify" in error_of(first.classify, levels)
+    assert "without labels" in error_of(free.sample, 2, labels=1)
+    assert "classify" in error_of(free.classify, levels)
 
 
 def test_labels_without_a_stein_head():

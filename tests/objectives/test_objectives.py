@@ -12,7 +12,6 @@ from ebm_app.objectives.regression import CTSM, TSM, CTSMv
 from ebm_app.objectives.time_sampling import (
     TIME_SAMPLERS,
     ArcLength,
-    EarlyTimes,
     ImportanceSampler,
     UniformTime,
 )
@@ -128,9 +127,6 @@ PATHS = {
 }
 
 
-SAMPLERS = {name: kind for name, kind in TIME_SAMPLERS.items() if name != "early"}
-
-
 def distribution(sampler):
     """The distribution function of a sampler on a grid of times: its stated density,
     1 / (weight (t1 - t0)), integrated by the midpoint rule."""
@@ -141,7 +137,7 @@ def distribution(sampler):
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-@pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
+@pytest.mark.parametrize("make", TIME_SAMPLERS.values(), ids=TIME_SAMPLERS)
 def test_transform_inverts_the_distribution_function(make, path):
     sampler = make(path, 1e-5)
     u, t, cdf = distribution(sampler)
@@ -165,16 +161,3 @@ def test_importance_sampler_follows_the_papers_density(path):
     t, weight = sampler.transform(torch.linspace(0, 1, 21, dtype=F64))
     expected = density(0.9 * (t - t0) / (t1 - t0)) * 0.9 / quad(density, 0, 0.9, epsabs=1e-13)[0]
     torch.testing.assert_close(1 / weight, expected, rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("path", [LinearVPPath(), LinearVPPath(c=4), VPPath()])
-def test_early_times_are_uniform_in_log_snr(path):
-    sampler = EarlyTimes(path, 1e-6, highest=1.5)
-    u, t, cdf = distribution(sampler)
-    ratio = path.log_snr(t)
-    low = max(-8.0, path.log_snr(torch.tensor(0.0, dtype=F64)).item())
-    assert ratio[0].item() == pytest.approx(low, abs=1e-9)
-    assert ratio[-1].item() == pytest.approx(1.5, abs=1e-9)
-    assert (cdf - u).abs().max() < 1e-6
-    if low == -8:
-        assert (ratio - torch.lerp(ratio[0], ratio[-1], u)).abs().max() < 1e-4

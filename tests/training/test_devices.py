@@ -7,7 +7,6 @@ import torch
 from conftest import GREY, TINY, load_script
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ebm_app.config import EarlyConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import make_estimator
@@ -57,8 +56,8 @@ class HostWaits(TorchDispatchMode):
 LEVELS = {"prediction": "levels", "dequantisation": "truncated_normal"}
 CONFIG = replace(GREY, input_frequencies=(1.0, 2.0), **LEVELS)
 ATTENTION = UNetConfig((8, 8), norm_num_groups=4, attention_levels=(1,), num_heads=2)
-LABELLED = replace(GREY, prediction="moments", num_classes=3)
-CONFIGS = {"levels": CONFIG, "early": replace(LABELLED, early=EarlyConfig(ATTENTION))}
+LABELLED = replace(GREY, prediction="moments", num_classes=3, net=ATTENTION)
+CONFIGS = {"levels": CONFIG, "labelled": LABELLED}
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Damaged models and recorded settings raise a UserError, or load without harm."""
 
 import json
+import shutil
 from copy import copy
 from itertools import cycle
 
@@ -13,6 +14,7 @@ from ebm_app.cli.train import read_config
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
+from ebm_app.folders import BUNDLED
 from ebm_app.training.ebm import make_config
 from ebm_app.training.recipes import DIGITS
 from ebm_app.utils.errors import UserError
@@ -122,3 +124,24 @@ def test_edited_config_is_refused_unless_allowed(model):
     assert "config.json" in error and "allow_edited_config" in error
     kind.from_pretrained(folder, allow_edited_config=True).save_pretrained(folder)
     assert kind.from_pretrained(folder).config.num_levels == 16
+
+
+def test_removed_field_of_a_model_is_ignored_unless_in_use(tmp_path):
+    """The weights of ``digits`` have the digest of a config.json with "early": null."""
+    folder, expected = tmp_path / "digits", EBM.from_pretrained("digits")
+    path = shutil.copytree(BUNDLED / "digits", folder) / "config.json"
+    data = json.loads(path.read_text())
+    assert "early" not in data
+    path.write_text(json.dumps({**data, "early": None}))
+    assert EBM.from_pretrained(folder).config == expected.config
+    path.write_text(json.dumps({**data, "early": {"patch": 2}}))
+    error = error_in(EBM.from_pretrained, folder)
+    assert "config.json describes a model with a second network" in error and "Install" in error
+
+
+def test_removed_field_of_a_record_is_ignored_unless_in_use(tmp_path):
+    path, settings = tmp_path / "run.json", to_dict(DIGITS)
+    path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": []}}}))
+    assert read_config(path) == DIGITS
+    path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": [8]}}}))
+    assert "run.json describes a model with a second network" in error_in(read_config, path)

@@ -49,6 +49,20 @@ def rows_of(folder: Path) -> list[dict]:
     return without_speeds(read_metrics(folder / "metrics.jsonl"))
 
 
+def test_removed_fields_of_a_checkpoint_are_ignored_unless_in_use(whole, run):
+    shutil.rmtree(run / "checkpoint-12")
+    path = run / "checkpoint-8" / "state" / "trainer.json"
+    data = read_json(path)
+    data["settings"]["ebm"]["early"] = None
+    data["settings"]["train"]["early_channels"] = [8]
+    path.write_text(json.dumps(data))
+    assert "a second network" in error_of(train, IMAGES, run, **LATEST)
+    data["settings"]["train"]["early_channels"] = []
+    path.write_text(json.dumps(data))
+    train(IMAGES, run, **LATEST)
+    assert equal_tensors(weights_of(run), weights_of(whole))
+
+
 def test_earlier_checkpoint_resumes_in_another_folder(whole, run, tmp_path):
     again, by_path = tmp_path / "again", {"resume_from_checkpoint": str(run / "checkpoint-4")}
     assert "checkpoints later" in error_of(train, IMAGES, run, **SETTINGS, **by_path)

@@ -81,7 +81,6 @@ def test_eps_follows_from_the_dequantisation_unless_it_is_set():
         ({"stein_factor": 0.0}, "needs a Stein head"),
         ({"objective": "tsm"}, "--stein_factor 0"),
         ({"objective": "ctsm_m"}, "ctsm_v"),
-        ({"time_sampler": "early"}, "--early_channels"),
         ({"space": "copula"}, "--flow"),
     ],
 )
