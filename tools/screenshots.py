@@ -1,4 +1,4 @@
-"""Take screenshots of every tab of the web page after a run, wide and narrow.
+"""Take screenshots of every page of the web app after a run, wide and narrow.
 
 python tools/screenshots.py --output_dir docs
 """
@@ -20,17 +20,14 @@ from ebm_app.utils.fields import configuration, setting
 WAIT = 600_000
 #: Colours of a screenshot, reduced to keep files small
 NUM_COLOURS = 128
-#: Tab -> (button that starts the run, if any; label and final text of its text box)
+#: Page -> (button that starts the run, label and final text of its text box), or None
 SCENES = {
-    "Score": (None, "Answer", "±.*, by "),
-    "Generate": ("Generate", "Run", r"^\d+ images"),
+    "Score": None,
+    "Generate": ("Generate", "Run", r"^\d+ images in [\d.]+ s · (?!computing)"),
     "Toy": ("Train", "Run", r"^\d+ steps"),
-    "Mutual information": ("Learn", "Learned mutual information", "step 2000 of 2000"),
+    "Mutual information": ("Learn", "Learned mutual information", "interval"),
+    "Model": None,
 }
-#: Tabs in order; the last one has no run. The last three are in the tab ``RESEARCH``.
-TABS, RESEARCH = (*SCENES, "Model"), "For researchers"
-#: Points of strokes, as fractions of the canvas
-SEVEN = ((0.33, 0.25), (0.67, 0.25), (0.58, 0.5), (0.47, 0.8))
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update"
@@ -47,17 +44,6 @@ def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - a
     command = next(filter(None, map(shutil.which, COMMANDS)), None)
     with sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=command, args=FLAGS)
-
-
-def open_tab(page: Page, name: str) -> None:
-    """Open a tab, and its parent tab if necessary."""
-    if name in TABS[2:]:
-        open_tab(page, RESEARCH)
-    tab = page.get_by_role("tab", name=name, exact=True).locator("visible=true")
-    if not tab.count():  # narrow windows hide tabs behind "More tabs"
-        page.get_by_role("button", name="More tabs").locator("visible=true").first.click()
-        tab = page.locator(".overflow-dropdown:visible").get_by_role("button", name=name)
-    tab.first.click()
 
 
 def press(page: Page, name: str) -> None:
@@ -93,21 +79,16 @@ def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
     raise TimeoutError("The canvas does not accept strokes.")
 
 
-def run_scene(page: Page, tab: str) -> None:
-    """Open a tab, run its scene, if any, and wait for the result."""
-    open_tab(page, tab)
-    page.wait_for_timeout(1000)
-    if tab == "Score":
-        draw(page, SEVEN)
-    if tab in SCENES:
-        button, label, pattern = SCENES[tab]
-        if button is not None:
-            press(page, button)
+def run_scene(page: Page, name: str) -> None:
+    """Run the scene of a page and wait for the result."""
+    if SCENES[name] is not None:
+        button, label, pattern = SCENES[name]
+        press(page, button)
         text_of(page, label, pattern)
-        if tab == "Score":  # computed after the answer
-            page.get_by_alt_text("The image with noise").wait_for(timeout=WAIT)
+    elif name == "Score":
+        page.locator("#answer").get_by_text("unusual").wait_for(timeout=WAIT)
     else:
-        page.get_by_role("cell", name="weights").wait_for(timeout=WAIT)
+        page.get_by_role("cell", name="metric").first.wait_for(timeout=WAIT)
     page.mouse.move(0, 0)
     # images load when scrolled into view, and plots appear after the text
     for place in ("document.body.scrollHeight", "0"):
@@ -134,11 +115,11 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Serve the page, visit every tab, and write ui-<tab>.png and ui-narrow.png."""
+    """Serve the page, visit every page, and write ui-<tab>.png and ui-narrow.png."""
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
     from ebm_app.cli.app import find_models
-    from ebm_app.web.app import build_app
+    from ebm_app.web.app import PAGES, build_app
     from ebm_app.web.models import Models
     from ebm_app.web.server import serve
 
@@ -150,15 +131,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         return Image.open(BytesIO(page.screenshot(full_page=True))).convert("RGB")
 
     with open_browser() as browser:
-        for width, tabs, theme in ((1280, TABS, "light"), (390, TABS[:2], "dark")):
+        names = tuple(PAGES)
+        for width, shown, theme in ((1280, names, "light"), (390, names[:2], "dark")):
             page, pictures = browser.new_page(viewport={"width": width, "height": 800}), []
-            page.goto(f"{url}?__theme={theme}")
-            page.get_by_role("tab").first.wait_for(timeout=WAIT)
-            for tab in tabs:
-                run_scene(page, tab)
+            for name in shown:
+                page.goto(f"{url}{PAGES[name]}?__theme={theme}")
+                run_scene(page, name)
                 pictures.append(shoot(page))
-                if tabs is TABS:
-                    files.append(args.output_dir / f"ui-{tab.lower().replace(' ', '-')}.png")
+                if shown is names:
+                    files.append(args.output_dir / f"ui-{name.lower().replace(' ', '-')}.png")
                     save(pictures[-1:], files[-1])
         files.append(args.output_dir / "ui-narrow.png")
         save(pictures, files[-1])

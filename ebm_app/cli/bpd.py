@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
     from ebm_app.evaluation.held_out import labels_for
+    from ebm_app.evaluation.reference import save_bits
     from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
     from ebm_app.likelihood.noise import dequantisation_noise
     from ebm_app.utils.processes import shut_down
@@ -116,6 +117,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     }
     if is_main:
         output.save(figures)
+        is_own = args.dataset in (None, ebm.config.dataset) and not args.labels
+        is_default = not (args.estimator or args.estimator_args or args.t_margin)
+        if is_own and is_default:  # the web app compares images with these
+            save_bits(args.output_dir, ebm, bits[first], args.split)
         print(to_markdown([{"estimator": name, **row} for name, row in results.items()]))
         if len(results) > 1:
             print(to_markdown(figures["disagreements"]))

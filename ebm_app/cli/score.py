@@ -5,7 +5,8 @@ ebm score digits photos --output scores.csv
 The table has one row per image: file, log_prob in nats, its standard error over dequantisation
 draws (stderr) and bits_per_dim. Rows are written after each batch. Images must have the size,
 channels and grey levels of the model, or be converted with the flags --resize, --grayscale, --rgb
-and --round_levels.
+and --round_levels. With --frame, photographs and scans of handwriting are prepared as in the web
+app: the ink is taken from its paper, scaled and centred like the model's digits.
 """
 
 import csv
@@ -33,7 +34,7 @@ from ebm_app.utils.files import name_in_errors
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ebm_app.data.levels import ImageFormat
+    from ebm_app.config import EBMConfig
     from ebm_app.ebm import EBM
 
 COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim")
@@ -54,6 +55,7 @@ class Arguments(CommonFlags, ImageFileFlags, ModelFlag):
         "values in all draws on a CPU, or 2^17 on a GPU",
         None,
     )
+    frame: bool = setting("prepare photographs and scans of handwriting like digits", False)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     num_dims = math.prod(ebm.config.image_shape) * (args.repeats or CHECKS[0])
     size, rows = args.batch_size or images_per_batch(num_dims, ebm.device), []
     for begin in tqdm(range(0, len(files), size), desc="score"):
-        images = read_levels(files, begin, size, ebm.config, args)
+        images = read_levels(files, begin, size, ebm.config, args, args.frame)
         if images:
             names = [name_of(files[number], args.folder) for number in images]
             batch = [*zip(names, *score(ebm, images, args), strict=True)]
@@ -94,16 +96,27 @@ def check_folder(folder: str | Path) -> None:
 
 
 def read_levels(
-    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ImageFileFlags
+    files: Sequence[Path],
+    begin: int,
+    num: int,
+    form: "EBMConfig",
+    args: ImageFileFlags,
+    frame: bool = False,
 ) -> "dict[int, Tensor]":
-    """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index. With
-    ``--skip_bad``, print the errors of files that cannot be used."""
-    from ebm_app.data.pictures import convert_image  # slow to import
+    """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index, with
+    ``frame`` prepared as uploads of the web page. With ``--skip_bad``, print the errors of files
+    that cannot be used."""
+    # slow to import
+    from ebm_app.data.pictures import convert_image
+    from ebm_app.evaluation.drawings import levels_of_upload
 
     levels = {}
     for number, file in enumerate(files[begin : begin + num], begin):
         try:
-            levels[number] = convert_image(file, str(file), form, args.conversions())
+            if frame:
+                levels[number] = levels_of_upload(file, form)
+            else:
+                levels[number] = convert_image(file, str(file), form, args.conversions())
         except UserError as error:
             if not args.skip_bad:
                 raise

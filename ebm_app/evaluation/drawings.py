@@ -3,6 +3,7 @@
 For data sets of digits, a drawing is scaled and centred like the digits of the data set.
 """
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,9 @@ from PIL import Image, ImageChops, ImageOps
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.pictures import prepare_image, read_image, to_pil, to_uint8
+from ebm_app.data.levels import to_levels
+from ebm_app.data.pictures import prepare_image, to_pil, to_uint8
+from ebm_app.evaluation.handwriting import find_ink
 from ebm_app.utils.errors import UserError
 
 #: Side of a scaled drawing in pixels
@@ -25,7 +28,16 @@ CHANGED = (
 #: Max value of a faint pixel, and min number of faint pixels in an image with compression noise.
 #: MNIST test digits have at most 33, and at least 52 as JPEG files of quality 50 to 95.
 FAINT, MIN_FAINT = 16 / 255, 45
-INVERTED = "Dark ink on light was inverted, since the model's digits are light on black."
+INVERTED = "Dark on light was inverted, since the model's images are light on black."
+FRAMED = "The ink was taken from its paper, scaled and centred like the model's digits."
+#: Pillow's decoders of uploads, selected by file content
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "AVIF", "BMP", "TIFF", "MPO", "JPEG2000", "PPM")
+UNREADABLE = (
+    "This file cannot be read as an image. Upload a PNG, JPEG, WebP, GIF, AVIF, BMP or TIFF; save "
+    "others, such as SVG and HEIC, as PNG first."
+)
+FIRST_FRAME = "Only the first frame of the animation was used."
+TRANSPARENT = "Transparent parts were put on white."
 COMPRESSED = "The background has compression noise, as in a JPEG, which costs bits. Use a PNG."
 
 
@@ -57,32 +69,85 @@ FRAMES = {
 }
 
 
-def read_upload(path: str | Path, config: EBMConfig) -> tuple[Tensor, list[str]]:
+def read_upload(
+    path: str | Path, config: EBMConfig, frame: bool = True
+) -> tuple[Tensor, list[str]]:
     """Return an image file as an input (1, C, H, W) of a model, and notes on any changes.
 
-    The largest centred crop with the model's aspect ratio is averaged to the model's pixels and
-    rounded to its levels. For data sets of light digits on black, dark ink on a light background
-    is inverted.
+    For grey models dark on light is inverted. For data sets of digits, with ``frame``, the ink of
+    a photograph or scan is taken from its paper, scaled and centred like a digit. Otherwise the
+    largest centred crop with the model's aspect ratio is averaged to the model's pixels. The
+    result is rounded to the model's levels.
 
     Raises:
-        UserError: if the file is not an opaque image.
+        UserError: if the file cannot be read.
     """
-    _, height, width = config.image_shape
-    whole, notes = read_image(Path(path)).convert("RGB"), []
-    if config.dataset in FRAMES and is_dark_on_light(whole):
+    picture, notes = read_picture(Path(path))
+    whole = picture.convert("RGB")
+    is_exact = fits(whole, config)
+    if config.dataset in FRAMES and frame and not is_exact:
+        ink = find_ink(whole)
+        if ink is not None:
+            return prepare_image(frame_digit(ink, config), config), [*notes, FRAMED]
+    if config.image_shape[0] == 1 and is_dark_on_light(whole):
         whole = ImageOps.invert(whole)
         notes.append(INVERTED)
     image = prepare_image(whole, config)
-    converted = to_pil(to_uint8(image)[0]).convert("RGB")
-    enlarged = converted.resize(whole.size, Image.Resampling.NEAREST)
-    is_small = whole.width < width or whole.height < height
-    if is_small or ImageChops.difference(enlarged, whole).getbbox():
+    if not is_exact:
+        _, height, width = config.image_shape
         notes.append(CHANGED.format(width=width, height=height, levels=config.num_levels))
     elif config.dataset in FRAMES:
         num_faint = int(((image > 0) & (image <= FAINT)).sum())
         if num_faint >= MIN_FAINT:
             notes.append(COMPRESSED)
     return image, notes
+
+
+def levels_of_upload(path: Path, config: EBMConfig) -> Tensor:
+    """Return an image file as levels of a model, uint8 (C, H, W), see ``read_upload``."""
+    return to_levels(read_upload(path, config)[0], config.num_levels)[0]
+
+
+def fits(whole: Image.Image, config: EBMConfig) -> bool:
+    """Return whether an RGB image has the model's levels, at its size or enlarged by repeating
+    pixels."""
+    _, height, width = config.image_shape
+    if whole.width < width or whole.height < height:
+        return False
+    converted = to_pil(to_uint8(prepare_image(whole, config))[0]).convert("RGB")
+    enlarged = converted.resize(whole.size, Image.Resampling.NEAREST)
+    return ImageChops.difference(enlarged, whole).getbbox() is None
+
+
+def read_picture(path: Path) -> tuple[Image.Image, list[str]]:
+    """Read an image file for display, with notes on what was left out: the first frame of an
+    animation, in mode L or RGB, on white where it is transparent.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
+    notes = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as opened:
+                if getattr(opened, "n_frames", 1) > 1 and opened.format != "MPO":
+                    notes.append(FIRST_FRAME)
+                picture = ImageOps.exif_transpose(opened)
+                picture.load()
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        limit = Image.MAX_IMAGE_PIXELS
+        raise UserError(f"The image has more than {limit:,} pixels. Resize it.") from None
+    except Exception:  # Pillow's decoders raise many exception types
+        raise UserError(UNREADABLE) from None
+    if picture.mode[0] in "IF":
+        raise UserError("The image has more than 8 bits per channel. Save it as 8-bit.")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        if picture.getextrema()[3][0] < 255:
+            notes.append(TRANSPARENT)
+            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB"), notes
 
 
 def is_dark_on_light(image: Image.Image) -> bool:
@@ -93,19 +158,17 @@ def is_dark_on_light(image: Image.Image) -> bool:
     return bool((border > 127).mean() >= 0.7 and pixels.min() <= 127)
 
 
-def prepare_drawing(drawing: Image.Image, config: EBMConfig, framed: bool = True) -> Tensor:
-    """Return a drawing as an input (1, 1, H, W) of a model.
-
-    For data sets of digits a ``framed`` drawing is scaled and centred like the digits.
+def prepare_drawing(drawing: Image.Image, config: EBMConfig) -> Tensor:
+    """Return a drawing of black strokes on white as an input (1, 1, H, W) of a model. For data
+    sets of digits it is scaled and centred like the digits.
 
     Raises:
         UserError: if the model takes colour images.
     """
     if config.image_shape[0] != 1:
         raise UserError(NO_COLOUR)
-    if framed and config.dataset in FRAMES:
-        drawing = frame_digit(drawing, config)
-    return prepare_image(drawing, config)
+    ink = ImageOps.invert(drawing.convert("L"))
+    return prepare_image(frame_digit(ink, config) if config.dataset in FRAMES else ink, config)
 
 
 def frame_digit(ink: Image.Image, config: EBMConfig) -> Image.Image:

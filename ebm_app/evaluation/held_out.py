@@ -10,7 +10,7 @@ from torch import Tensor
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import DATASETS, ImageData, load_images
 from ebm_app.data.levels import image_format, to_display
-from ebm_app.data.pictures import image_grid, read_image, to_pil
+from ebm_app.data.pictures import image_grid, prepare_image, read_image, to_pil
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
@@ -18,6 +18,8 @@ from ebm_app.utils.registry import choose
 AS_IN_TRAINING = ("resize", "rgb")
 #: File name and number of the example images in a model's folder
 EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10
+#: Grid of samples in a model's folder
+SAMPLES_FILE = "samples_grid.png"
 #: Min width of an example in the web app, in pixels
 EXAMPLE_PIXELS = 224
 
@@ -101,3 +103,27 @@ def examples(folder: Path, config: EBMConfig, data_root: str) -> list[Image.Imag
         return []
     images = to_display(data.test[:NUM_EXAMPLES], config.num_levels)
     return [to_pil(image_grid(image, EXAMPLE_PIXELS)) for image in images.split(1)]
+
+
+def stored_samples(folder: Path, config: EBMConfig, num: int = 10) -> Tensor | None:
+    """Return the first samples of ``image_grid`` in a model's folder, images (B, C, H, W) in
+    [0, 1], or None without a grid."""
+    path = folder / SAMPLES_FILE
+    if not path.is_file():
+        return None
+    grid, (_, height, width) = read_image(path), config.image_shape
+    # pixels are repeated, and there is a border of one pixel between images
+    for factor in range(grid.width // width, 0, -1):
+        if not grid.width % factor and not (grid.width // factor + 1) % (width + 1):
+            break
+    else:
+        return None
+    across, down = factor * (width + 1), factor * (height + 1)
+    corners = [
+        (left, top) for top in range(0, grid.height, down) for left in range(0, grid.width, across)
+    ]
+    tiles = (
+        grid.crop((left, top, left + factor * width, top + factor * height))
+        for left, top in corners[:num]
+    )
+    return torch.cat([prepare_image(tile, config) for tile in tiles])

@@ -8,10 +8,24 @@ from ebm_app.anomaly.detector import FITTED_FILE, AnomalyDetector, UnfittedError
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import FOLDER
 from ebm_app.ebm import EBM
+from ebm_app.evaluation.reference import BITS_FILE, HeldOutBits
 from ebm_app.folders import WEIGHTS_FILE, read_config
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
+#: Names of bundled models in the selector
+NAMES = {
+    "mnist": "Handwritten digits",
+    "fashion": "Clothing",
+    "cifar10": "Colour photographs",
+    "digits": "Tiny digits",
+}
+#: Data set -> what its images show
+SUBJECTS = {
+    **dict.fromkeys(("mnist", "digits"), "digits"),
+    "fashion_mnist": "clothes",
+    "cifar10": "photographs",
+}
 #: Max models in memory, of about 20 MB each
 MAX_LOADED = 16
 
@@ -38,6 +52,14 @@ class Models:
         """Return the configuration of a listed model without loading it."""
         return read_config(EBMConfig, self.folder(name))
 
+    def choices(self) -> list[tuple[str, str]]:
+        """Return the labels and names in the selector: the first model, then the bundled ones of
+        ``NAMES``, then others."""
+        first, *names = self.folders
+        names = [first, *sorted(names, key=lambda name: name not in NAMES)]
+        titles = {name: title_of(name, self.folders[name]) for name in names}
+        return [(NAMES.get(name, f"Other models: {titles[name]}"), name) for name in names]
+
     def classes(self) -> list[str]:
         """Return the names of the classes of all listed models."""
         names: dict[str, None] = {}
@@ -50,7 +72,7 @@ class Models:
         """Return a model with its detector. The last ``MAX_LOADED`` ones stay in memory until
         their files change."""
         folder = self.folder(name)
-        files = (folder / WEIGHTS_FILE, folder / FITTED_FILE)
+        files = (folder / name for name in (WEIGHTS_FILE, FITTED_FILE, BITS_FILE))
         changed = tuple(file.exists() and file.stat().st_mtime_ns for file in files)
         return load_model(folder, self.device, changed)
 
@@ -60,7 +82,8 @@ class Models:
 
 
 class LoadedModel:
-    """A model in memory, and the anomaly detector in its folder or None."""
+    """A model in memory, and in its folder the anomaly detector and the bits of held-out images,
+    or None."""
 
     def __init__(self, folder: Path, device: str) -> None:
         self.ebm = EBM.from_pretrained(folder, device)
@@ -68,6 +91,7 @@ class LoadedModel:
         if self.ebm.config.stein_head:
             with suppress(UnfittedError):
                 self.detector = AnomalyDetector(self.ebm).load(folder)
+        self.held_out = HeldOutBits.load(folder, self.ebm)
 
 
 @lru_cache(MAX_LOADED)
@@ -83,9 +107,14 @@ def dataset_name(config: EBMConfig) -> str:
     return FOLDER + Path(config.dataset).name if is_folder else config.dataset
 
 
+def subject_of(config: EBMConfig) -> str:
+    """Return what the images of a model show."""
+    return SUBJECTS.get(config.dataset, "images")
+
+
 def title_of(name: str, folder: Path) -> str:
-    """Return the title of a model in the selector: its name, data set and image size. If the
-    config is invalid, return the name; the error is reported when the model is selected."""
+    """Return the name, data set and image size of a model. If the config is invalid, return the
+    name; the error is reported when the model is selected."""
     try:
         config = read_config(EBMConfig, folder)
     except UserError:

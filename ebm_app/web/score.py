@@ -1,185 +1,323 @@
-"""Score tab: how likely is an image, is it unusual, and where?"""
+"""Score page: how likely is an image, is it unusual, and what does it show?"""
 
+import hashlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import gradio as gr
+import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 
+from ebm_app.data.pictures import to_pil
 from ebm_app.evaluation.drawings import prepare_drawing, read_upload
-from ebm_app.evaluation.plots import plot_over
+from ebm_app.evaluation.held_out import examples
+from ebm_app.evaluation.reference import HeldOutBits
 from ebm_app.evaluation.scoring import mean_likelihood
-from ebm_app.likelihood.bits import Likelihood
+from ebm_app.utils.errors import UserError
 
-from . import idea, shared
-from .models import Models
-from .uploads import EMPTY, add_examples, black_canvas, read_canvas
+from . import shared
+from .models import Models, subject_of
 
-MAX_REPEATS = 64
-#: Dequantisation draws of the first estimate, and of each refinement
-FIRST, MORE = 1, 4
-#: Id of the tab for uploads
-UPLOAD = "upload"
-NO_IMAGE = "There is no image. Upload one, or click on an example."
+#: Dequantisation draws of an answer, of the refined one, and per call of the model
+DRAWS, REFINED, BATCH = 4, 32, 4
+#: Draws of the bound of each class
+CLASS_DRAWS = 2
+#: Min probability of a class that is named
+SURE = 0.9
 #: False-alarm rate: share of ordinary images that are flagged
 ALPHA = 0.05
-UNUSUAL, USUAL = "Flagged as unusual (p = {:.2g}).", "Not flagged as unusual (p = {:.2g})."
-NO_DETECTOR = "This model has no anomaly detector. Fit one and save it in its folder."
-#: What the default estimators compute
-NOTES = {"elbo": "an upper bound", "time_integral": "exact if the time score is exact"}
-HINT = (
-    "The answer comes when you lift the pen. The model gives every image a probability, which it "
-    "learned by [conditional time score matching](https://arxiv.org/abs/2502.02300)."
-)
-FORMATS = (
-    "PNG, JPEG, WebP, BMP or TIFF, 8 bits per channel, one frame. The largest centred crop with "
-    "the model's aspect ratio is averaged to the model's pixels and rounded to its levels."
+#: Max answers in memory
+MAX_ANSWERS = 256
+#: Side of the canvas, and diameter of its brush, in pixels. The strokes are about as wide as those
+#: of the digits in the data.
+SIDE, BRUSH = 280, 17
+UPLOAD, DRAW = "Upload", "Draw"
+NO_IMAGE = "Upload an image, draw one, or click on an example."
+INTRO = (
+    "Upload or draw an image. The model computes its log-likelihood by "
+    "[conditional time score matching](https://arxiv.org/abs/2502.02300)."
 )
 
 
-class ScoreOutputs(NamedTuple):
+class Answer(NamedTuple):
     """Outputs of a run; None or empty until they are computed.
 
-    They are the file of the image at the model's resolution, the answer, the anomaly map, the
-    class probabilities of a class-conditional model, the metrics, the image as a tensor, and
-    whether it was drawn.
+    They are the image at the model's resolution, the answer in Markdown, the histogram of held-out
+    bits with those of the image, the map of unusual regions, and the metrics.
     """
 
-    seen: str | None = None
-    answer: str = ""
-    where: Figure | None = None
-    classes: dict[str, float] | None = None
+    seen: Image.Image | None = None
+    text: str = NO_IMAGE
+    histogram: Figure | None = None
+    where: Image.Image | None = None
     metrics: dict[str, Any] | None = None
-    image: Tensor | None = None
-    is_drawing: bool = True
 
 
 class Scorer:
-    """Endpoints of the tab. A visitor's new image stops the score of the previous one."""
+    """Endpoints of the page. Finished answers are kept, so that an example costs nothing."""
 
     def __init__(self, models: Models, seed: int) -> None:
-        self.models, self.seed, self.newest = models, seed, shared.NewestRun()
+        self.models, self.seed = models, seed
+        self.answers: dict[tuple[Any, ...], Answer] = {}
 
     def score(
-        self, model: str, image: str | None, repeats: int, request: gr.Request | None = None
-    ) -> Iterator[ScoreOutputs]:
-        """Test whether an image file is unusual, and compute its likelihood.
+        self, model: str, image: str | None, repeats: int = DRAWS, as_is: bool = False
+    ) -> Iterator[Answer]:
+        """Compute the likelihood of an image file, and test whether it is unusual.
 
-        Returns the image at the model's resolution, the answer, a map of the unusual regions, the
-        class probabilities, and the metrics.
+        Returns the image at the model's resolution, the answer, a histogram of the bits of
+        held-out images, a map of the unusual regions if the image is flagged, and the metrics.
+        ``as_is`` turns off the framing of photographs of handwriting.
         """
-        outputs = iter([ScoreOutputs(answer=NO_IMAGE)])
-        if image is not None:
-            outputs = self.steps(model, *read_upload(image, self.models.config(model)), repeats)
-        uploaded = (output._replace(is_drawing=False) for output in outputs)
-        yield from self.newest.follow(uploaded, request)
+        if image is None:
+            yield Answer()
+            return
+        config = self.models.config(model)
+        yield from self.answer(model, *read_upload(image, config, not as_is), repeats)
 
-    def score_drawing(
+    def show(
         self,
         model: str,
+        source: str,
+        image: str | None,
         drawing: dict[str, Any] | None,
-        repeats: int,
-        is_drawing: bool = True,
-        request: gr.Request | None = None,
-    ) -> Iterator[ScoreOutputs]:
-        """Test whether a drawing of light strokes on black is unusual, and compute its likelihood.
-        Returns the same as /score."""
-        ink, outputs = read_canvas(drawing), iter([ScoreOutputs(answer=EMPTY)])
-        if ink is None and not is_drawing:
-            # keep the score of the upload: a new canvas reports that it is empty, maybe late
-            return
-        if ink is not None:
-            pixels = prepare_drawing(ink, self.models.config(model))
-            outputs = self.steps(model, pixels, [], repeats)
-        yield from self.newest.follow(outputs, request)
+        as_is: bool,
+        repeats: int = DRAWS,
+    ) -> Iterator[Answer]:
+        """Score the upload or the drawing. Errors are shown as the answer."""
+        try:
+            if source == UPLOAD:
+                yield from self.score(model, image, repeats, as_is)
+                return
+            drawn = (drawing or {}).get("composite")
+            if drawn is None or drawn.convert("L").getextrema()[0] > 127:
+                yield Answer()
+                return
+            pixels = prepare_drawing(drawn, self.models.config(model))
+            yield from self.answer(model, pixels, [], repeats)
+        except UserError as error:
+            yield Answer(text=shared.hide_folders(str(error)))
 
-    def steps(
+    def answer(
         self, model: str, image: Tensor, notes: list[str], repeats: int
-    ) -> Iterator[ScoreOutputs]:
-        """Yield the image, then the p-value with the class and the map, then the likelihood by the
-        model's default estimator, averaged over a growing number of dequantisation draws, up to
-        ``repeats``."""
-        outputs = ScoreOutputs(
-            shared.save_once(shared.render(image, 256)), "Computing", image=image
-        )
-        yield outputs
+    ) -> Iterator[Answer]:
+        """Yield the number, then the verdict, then the class of an image (1, C, H, W)."""
         loaded = self.models.open(model)
-        ebm, detector = loaded.ebm, loaded.detector
-        facts: dict[str, Any] = {"p_value": None, "class": None, "answer": NO_DETECTOR}
-        if names := ebm.config.classes():
-            (probabilities,) = ebm.classify(image, seed=self.seed).tolist()
-            facts["class"] = names[probabilities.index(max(probabilities))]
-            outputs = outputs._replace(classes=dict(zip(names, probabilities, strict=True)))
-        if detector is not None:
-            findings = detector.examine(image)
-            p_value = facts["p_value"] = findings.p_value.item()
-            facts["answer"] = (UNUSUAL if p_value <= ALPHA else USUAL).format(p_value)
-            outputs = outputs._replace(where=plot_over(image[0], findings.maps[0]))
-        yield outputs._replace(answer="\n".join([facts["answer"], *notes]))
+        content = hashlib.sha256(image.numpy().tobytes()).digest()
+        key = (model, id(loaded), content, repeats, *notes)
+        if key not in self.answers:
+            for answer in self.steps(model, image, notes, repeats):
+                yield answer
+            while len(self.answers) >= MAX_ANSWERS:
+                self.answers.pop(next(iter(self.answers)), None)
+            self.answers[key] = answer
+        yield self.answers[key]
+
+    def steps(self, model: str, image: Tensor, notes: list[str], repeats: int) -> Iterator[Answer]:
+        """Yield the answer after each of its parts."""
+        loaded = self.models.open(model)
+        ebm, subject = loaded.ebm, subject_of(loaded.ebm.config)
+        answer = Answer(shared.render(image, 280), "Computing")
+        draws = []
+        for begin in range(0, repeats, BATCH):
+            copies = image.expand(min(BATCH, repeats - begin), -1, -1, -1)
+            draws.append(ebm.likelihood(copies, repeats=1, seed=self.seed + begin))
+            yield answer
         estimator = ebm.default_estimator
         metrics = {
-            **facts,
+            **mean_likelihood(draws, estimator, image.numel()),
             "estimator": estimator,
-            "normalised": estimator == "elbo",
-            "t_margin": ebm.config.t_margin,
             "num_dims": image.numel(),
+            "p_value": None,
+            "class": None,
             "notes": notes,
         }
-        draws: list[Likelihood] = []
-        for begin in (0, *range(FIRST, repeats, MORE)):
-            copies = image.expand(min(MORE if begin else FIRST, repeats - begin), -1, -1, -1)
-            draws.append(ebm.likelihood(copies, estimator, repeats=1, seed=self.seed + begin))
-            metrics = metrics | mean_likelihood(draws, estimator, image.numel())
-            bits = "{bits_per_dim:.3f} ± {bits_error:.3f} bits per dim".format_map(metrics)
-            bits = bits.replace(" ± nan", "")  # a single draw has no error
-            lines = [facts["answer"], *notes, f"{bits}, by {estimator}: {NOTES[estimator]}"]
-            yield outputs._replace(answer="\n".join(lines), metrics=metrics)
+        bits, held_out = metrics["bits_per_dim"], loaded.held_out
+        lines = [number_text(metrics, held_out, subject, ebm.config.num_levels)]
+        if held_out is not None:
+            metrics["more_likely_than"] = held_out.share_above(bits)
+            answer = answer._replace(histogram=plot_bits(held_out.bits, bits, subject))
+
+        def text() -> str:
+            return "\n\n".join([*lines, *(f"*{note}*" for note in notes)])
+
+        yield answer._replace(text=text(), metrics=metrics)
+        is_flagged = False
+        if loaded.detector is not None:
+            findings = loaded.detector.examine(image)
+            p_value = metrics["p_value"] = findings.p_value.item()
+            is_flagged = p_value <= ALPHA
+            verdict = "**Flagged as unusual**" if is_flagged else "Not flagged as unusual"
+            lines.append(f"{verdict} (p = {p_value:.2g}).")
+            excess = findings.maps[0]
+            if is_flagged and (excess >= 1).any():
+                answer = answer._replace(where=overlay(image, excess))
+        answer = answer._replace(text=text(), metrics=metrics)
+        yield answer
+        names = ebm.config.classes()
+        if names and not is_flagged:
+            options = {"num_draws": CLASS_DRAWS} if estimator == "elbo" else {}
+            (probabilities,) = ebm.classify(image, seed=self.seed, **options).tolist()
+            metrics["classes"] = dict(zip(names, probabilities, strict=True))
+            best = max(metrics["classes"], key=metrics["classes"].get)
+            if metrics["classes"][best] > SURE:
+                metrics["class"] = best
+                lines.append(f"It looks like class “{best}” ({metrics['classes'][best]:.0%}).")
+        yield answer._replace(text=text())
 
 
-def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.Tabs]:
-    """Add the tab and its endpoints /score and /score_drawing to the page. Return the upload
-    component and the tabs that contain it."""
-    gr.Markdown(HINT)
+def number_text(
+    metrics: dict[str, Any], held_out: HeldOutBits | None, subject: str, num_levels: int
+) -> str:
+    """Return the log-likelihood in nats and in bits per dim, and what other images take."""
+    sign = "≥" if metrics["estimator"] == "elbo" else "≈"
+    nats, error = f"{metrics['log_prob']:.0f}".replace("-", "−"), metrics["log_prob_error"]
+    lines = [
+        f"## log p(x) {sign} {nats} ± {error:.2g} nats",
+        f"**{metrics['bits_per_dim']:.2f} bits per dim.**",
+    ]
+    # by Gibbs' inequality no density takes fewer bits of uniform noise on average
+    noise = f"uniform noise {np.log2(num_levels):.2g} or more."
+    if held_out is None:
+        lines[1] += f" {noise.capitalize()}"
+        return "\n\n".join(lines)
+    low, high = held_out.range()
+    share, num = held_out.share_above(metrics["bits_per_dim"]), len(held_out.bits)
+    lines[1] += f" Most held-out {subject} take {low:.2g} to {high:.2g}, {noise}"
+    lines.append(f"More likely than {share:.0%} of {num} held-out {subject}.")
+    return "\n\n".join(lines)
+
+
+def plot_bits(held_out: np.ndarray, bits: float, subject: str) -> Figure:
+    """Plot a histogram of the bits of held-out images, with those of the image."""
+    figure = Figure(figsize=(5, 2.2), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    axes.hist(held_out, min(30, max(5, len(held_out) // 10)), color="C0", alpha=0.7)
+    axes.axvline(bits, color="C3", lw=2.5)
+    left, right = axes.get_xlim()
+    is_left = bits < (left + right) / 2
+    axes.annotate(
+        "this image",
+        (bits, 0.9),
+        ((6 if is_left else -6), 0),
+        ("data", "axes fraction"),
+        "offset points",
+        color="C3",
+        ha="left" if is_left else "right",
+    )
+    axes.set(xlabel="bits per dim (fewer: more likely)", ylabel=f"held-out {subject}", yticks=[])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return figure
+
+
+def overlay(image: Tensor, excess: np.ndarray) -> Image.Image:
+    """Return an image (1, C, H, W) with the regions of a map (H, W) that are at least 1 in yellow
+    to red."""
+    pixels = image[0].expand(3, -1, -1).permute(1, 2, 0).numpy()
+    colours = mpl.colormaps["autumn_r"](np.clip((excess - 1) / 5, 0, 1))[..., :3]
+    mixed = np.where((excess >= 1)[..., None], 0.3 * pixels + 0.7 * colours, pixels)
+    small = to_pil((255 * mixed).round().astype(np.uint8))
+    factor = max(1, 280 // small.width)
+    return small.resize((factor * small.width, factor * small.height), Image.Resampling.NEAREST)
+
+
+def select_source(source: str) -> list[dict[str, Any]]:
+    """Show the upload or the canvas."""
+    return [gr.update(visible=source == UPLOAD), gr.update(visible=source == DRAW)]
+
+
+def select_example(images: list[tuple[str, str | None]] | None, event: gr.SelectData) -> Any:
+    """Upload the selected example, whose pixels are unchanged."""
+    is_valid = images and event.index in range(len(images))
+    return [images[event.index][0], UPLOAD] if is_valid else [gr.skip(), gr.skip()]
+
+
+def build(app: gr.Blocks, models: Models, seed: int) -> None:
+    """Add the page and its endpoint /score."""
+    gr.Markdown(f"# {shared.TITLE}\n{INTRO}")
     with gr.Row():
-        with gr.Column(min_width=300):
-            with gr.Tabs() as sources, gr.Tab("Draw"):
-                drawing = black_canvas("Drawing")
-            with sources, gr.Tab("Upload", id=UPLOAD):
-                upload = gr.Image(
-                    label="Image",
-                    format="png",
-                    type="filepath",
-                    image_mode=None,
-                    sources=["upload", "clipboard"],
-                    height=300,
-                    alt_text="The uploaded image",
-                    elem_classes="pixels",
-                )
-                add_examples(upload, model, models)
-                gr.Markdown(FORMATS)
-        with gr.Column(min_width=300):
-            text = shared.text_box(
-                label="Answer", lines=4, placeholder="Draw or upload an image.", elem_id="answer"
+        with gr.Column(scale=3, min_width=300):
+            model, loaded = shared.model_selector(app, models)
+            source = gr.Radio([UPLOAD, DRAW], value=UPLOAD, show_label=False, label="Source")
+            upload = gr.Image(
+                label="Image",
+                type="filepath",
+                image_mode=None,
+                sources=["upload", "clipboard"],
+                height=220,
+                alt_text="The uploaded image",
+                elem_classes="pixels",
             )
-            classes = gr.Label(label="Class", num_top_classes=3, elem_classes="hide-empty")
-            where = shared.plot_box(label="Unusual regions", elem_classes=["hide-empty", "photos"])
+            # the endpoint reads the file, and reports unreadable ones
+            upload.preprocess = lambda payload: payload and payload.path
+            drawing = gr.Sketchpad(
+                label="Drawing",
+                type="pil",
+                image_mode="RGB",
+                canvas_size=(SIDE, SIDE),
+                fixed_canvas=True,
+                layers=False,
+                transforms=(),
+                brush=gr.Brush(default_size=BRUSH, colors=["#000000"], color_mode="fixed"),
+                format="png",
+                visible=False,
+            )
+            shown = shared.gallery(label="Examples: held-out images", buttons=[])
+        with gr.Column(scale=2, min_width=240):
             alt_text = "The image after resizing and rounding to the model's levels"
-            with gr.Accordion("Details", open=False):
-                seen = shared.picture("As the model sees it", alt_text, 256)
-                info = "dequantisation draws; more draws give a smaller error"
-                repeats = shared.slider(2, MAX_REPEATS, 16, label="Repeats", info=info)
-                metrics = gr.JSON(label="Metrics")
-    image, is_drawing = gr.State(), gr.State(True)
-    outputs = list(ScoreOutputs(seen, text, where, classes, metrics, image, is_drawing))
-    scorer = Scorer(models, seed)
-    options = {"show_progress": "hidden", "trigger_mode": "multiple", **shared.QUEUES["score"]}
-    # After the first stroke the canvas sends only input. After later ones it may send input with
-    # the strokes before, then change with all of them.
-    triggers, inputs = [drawing.input, drawing.change], [model, drawing, repeats, is_drawing]
-    drawn = gr.on(triggers, scorer.score_drawing, inputs, outputs, **options)
-    scored = upload.change(scorer.score, [model, upload, repeats], outputs, **options)
-    events = [scored, drawn]
-    explained = idea.build(models, model, events, image)
-    shared.clear_on([model.input], events, [*outputs[:-1], *explained])
-    return upload, sources
+            seen = shared.picture("What the model sees", alt_text, 290)
+            as_is = gr.Checkbox(label="Use the pixels as they are")
+            where = shared.picture("Unusual regions: yellow to red", "Map of the regions", 290)
+        with gr.Column(scale=4, min_width=300, elem_classes="first"):
+            text = gr.Markdown(NO_IMAGE, elem_id="answer", container=True)
+            histogram = shared.plot_box(label="Bits per dim of held-out images")
+            refine = gr.Button("Refine: more draws, smaller error", size="sm")
+            metrics = shared.metrics_box()
+    scorer, outputs = Scorer(models, seed), [seen, text, histogram, where, metrics]
+    inputs = [model, source, upload, drawing, as_is]
+    private = {"api_visibility": "private", **shared.QUEUES["score"]}
+    # one event, so that a run that waits for the previous one sees all inputs
+    shows = [each.change for each in (model, source, upload, as_is, drawing)]
+    gr.on(
+        [*shows, drawing.input],
+        shared.endpoint(scorer.show),
+        inputs,
+        outputs,
+        trigger_mode="always_last",
+        show_progress_on=text,
+        **private,
+    )
+    refined = refine.click(
+        shared.endpoint(scorer.show, repeats=REFINED),
+        inputs,
+        outputs,
+        show_progress_on=text,
+        **private,
+    )
+    gr.on([*shows, drawing.input], None, cancels=[refined], **shared.AT_ONCE)
+    repeats = gr.Number(DRAWS, label="Repeats", precision=0, minimum=2, maximum=64, visible=False)
+    api = gr.Button(visible=False)
+    called = [model, upload, repeats, as_is]
+    options = {"api_name": "score", **shared.QUEUES["score"]}
+    api.click(shared.endpoint(scorer.score), called, outputs, **options)
+
+    def open_model(name: str) -> list[Any]:
+        config = models.config(name)
+        images = examples(models.folder(name), config, models.data_root)
+        kinds = [UPLOAD, DRAW] if config.image_shape[0] == 1 else [UPLOAD]
+        first = None
+        if images:
+            first = gr.processing_utils.save_pil_to_cache(
+                images[0], gr.utils.get_upload_folder(), format="png"
+            )
+        return [images, first, gr.update(choices=kinds, value=UPLOAD)]
+
+    opened = partial(shared.endpoint(open_model))
+    for event in (loaded.then, model.input):
+        event(opened, model, [shown, upload, source], **shared.AT_ONCE)
+    source.change(select_source, source, [upload, drawing], **shared.AT_ONCE)
+    shown.select(select_example, shown, [upload, source], **shared.AT_ONCE)

@@ -1,14 +1,12 @@
-"""Server of the page: access control, security headers, upload limits and style."""
+"""Server of the page: access control, upload limits and style."""
 
 import os
 from collections.abc import Sequence
 
 import gradio as gr
 from PIL import Image
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebm_app.utils.errors import UserError
 
@@ -21,14 +19,6 @@ MAX_SESSIONS = 256
 #: Max upload size, and max pixels of an uploaded image, since a small file can decode to a huge
 #: image
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
-#: The page loads nothing from other hosts. Gradio needs eval, inline scripts and inline styles,
-#: and shows images and plots as blob: and data: URLs.
-CONTENT_SECURITY_POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
-    "style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' blob: data:; font-src 'self' data:; worker-src 'self' blob:; "
-    "connect-src 'self' blob: data:; object-src 'none'; base-uri 'self'; form-action 'self'"
-)
 THEME = gr.themes.Default(
     primary_hue="teal", secondary_hue="teal", neutral_hue="slate"
 ).set(  # higher contrast than the defaults
@@ -47,48 +37,25 @@ CSS = """
 .pixels img { image-rendering: pixelated; object-fit: contain !important; }
 /* keep the block label off the title of a plot */
 [data-testid="matplotlib"] { padding-top: 2rem; }
-/* dark theme: invert the lightness of plots, keep the hues */
-.dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
-.dark .photos [data-testid="matplotlib"] img { filter: none; }
-/* gallery of examples: five columns, as many rows as needed */
+/* gallery: five columns, as many rows as needed */
 .small .grid-wrap { min-height: 0 !important; max-height: none !important; padding-top: 2rem; }
 .small .grid-container { grid-template-columns: repeat(5, 1fr) !important; }
+.small .thumbnail-item { min-width: 0; width: 100%; }
 /* wrap table cells between words only */
 .prose table th, .prose table td {
   border-color: var(--border-color-primary);
   word-break: normal; overflow-wrap: break-word; padding: 0.5rem;
 }
+.card { overflow-x: auto; }
 /* no empty boxes before the first run */
 .hide-empty:has([aria-label="Empty value"]), .hide-empty:has(.empty) { display: none !important; }
-/* enlarge the answer */
-#answer textarea { font-size: var(--text-lg); }
 /* narrow screens: show the result above the settings */
 @media (max-width: 640px) { .first { order: -1; } }
-/* light theme: gradio's colours of the open tab and of JSON have too little contrast */
+/* light theme: gradio's colours of JSON have too little contrast */
 :root:not(.dark) body:not(.dark) :is(span.key, span.value) {
   color: var(--primary-800) !important;
 }
-:root:not(.dark) body:not(.dark) button[role="tab"][aria-selected="true"] {
-  color: var(--primary-700);
-}
 """
-
-
-class SecurityHeaders:
-    """ASGI middleware that sends ``CONTENT_SECURITY_POLICY`` with every response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
-                headers["X-Content-Type-Options"] = "nosniff"
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
 
 
 def serve(
@@ -133,7 +100,6 @@ def serve(
             quiet=True,
             app_kwargs={
                 "middleware": [
-                    Middleware(SecurityHeaders),
                     Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts]),
                 ]
             },

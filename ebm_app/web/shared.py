@@ -1,27 +1,35 @@
-"""Components, event options and links that the tabs share."""
+"""Components, event options and the wrapper of endpoints that the pages share."""
 
+import inspect
 import json
+import logging
 import math
 import re
+import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
+from html import escape
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
+import matplotlib as mpl
 from gradio.events import Dependency
-from gradio.processing_utils import save_pil_to_cache
 from gradio.utils import get_upload_folder
 from PIL import Image
 from torch import Tensor
 
 from ebm_app.data.pictures import image_grid, to_pil
 from ebm_app.sampling.base import Frame
+from ebm_app.utils.errors import UserError
 
-Outputs = TypeVar("Outputs")
-TITLE = "Draw a digit: how likely is it?"
+from .models import Models
+
+TITLE = "How likely is this image?"
 MAX_SEED = 2**31 - 1
-#: Min seconds between two updates of the images of a run
+#: Min seconds between two updates of a run
 INTERVAL = 0.5
 #: Options of an event that bypasses the queue and is hidden from the API
 AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
@@ -30,47 +38,26 @@ QUEUES = {
     kind: {"concurrency_id": kind, "concurrency_limit": limit}
     for kind, limit in (("sample", 2), ("score", 2), ("research", 1))
 }
+FAILED = "Internal error; see the server log. Try another model or other settings."
 #: Folder of an absolute path in a message, quoted or not
 FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
-#: JavaScript that records that the page has read its address
-LINK_WAS_READ = "() => { window.linkWasRead = true; }"
-#: JavaScript that writes values by name into the address of the browser. It does nothing until the
-#: page has read its address, because the first tab is selected before that.
+#: JavaScript that writes values by name into the address of the browser
 WRITE_LINK = """(...values) => {
-  if (!window.linkWasRead) return;
-  const names = NAMES, address = new URL(window.location);
-  for (const [name, value] of Object.entries(FIXED)) address.searchParams.set(name, value);
-  names.forEach((name, place) => address.searchParams.set(name, values[place]));
+  const address = new URL(window.location);
+  NAMES.forEach((name, place) => address.searchParams.set(name, values[place]));
   window.history.replaceState(window.history.state, "", address);
 }"""
-
-
-class NewestRun:
-    """Stops the run of a visitor when the same visitor starts another one.
-
-    An event with ``cancels`` may also cancel the run that follows, because it cancels all runs of
-    an event in a session, and the browser does not wait for it.
-    """
-
-    def __init__(self) -> None:
-        #: Session -> its newest run
-        self.runs: dict[object, object] = {}
-
-    def follow(self, outputs: Iterator[Outputs], request: gr.Request | None) -> Iterator[Outputs]:
-        """Yield outputs until a newer run starts. A client of the API, unlike a browser, may have
-        several runs at a time."""
-        run = session = object()
-        if request is not None and request.headers.get("x-gradio-user") == "app":
-            session = request.session_hash
-        self.runs[session] = run
-        try:
-            for output in outputs:
-                if self.runs.get(session) is not run:
-                    return
-                yield output
-        finally:
-            if self.runs.get(session) is run:
-                del self.runs[session]
+#: Grey that is legible on light and on dark pages
+INK = "#808080"
+# plots are transparent, with grey text, so that they fit the light and the dark theme
+mpl.rcParams.update(
+    {
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), "none"),
+        **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK),
+        **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+        "legend.framealpha": 0,
+    }
+)
 
 
 def hide_folders(message: str) -> str:
@@ -82,32 +69,71 @@ def hide_folders(message: str) -> str:
     return FOLDER.sub("", message)
 
 
-def start_and_stop(action: str) -> tuple[gr.Button, gr.Button]:
-    """Return buttons that start and stop a run."""
-    with gr.Row():
-        start = gr.Button(action, variant="primary", min_width=110)
-        return start, gr.Button("Stop", min_width=110)
+@contextmanager
+def reported() -> Iterator[None]:
+    """Raise errors as ``gr.Error``: the message of a ``UserError``, and for others a general
+    message, with the traceback in the log."""
+    try:
+        yield
+    except UserError as error:
+        # browsers render the message as HTML
+        message = escape(hide_folders(str(error)), quote=False)
+        raise gr.Error(message, print_exception=False) from None
+    except Exception as error:
+        logging.getLogger(__name__).error("error in a call", exc_info=error)
+        raise gr.Error(FAILED, print_exception=False) from None
+
+
+def endpoint(run: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    """Return a function or a generator function of the page whose errors are reported. ``fixed``
+    are keyword arguments that are not inputs of the page."""
+    bound = partial(run, **fixed)
+
+    @wraps(run)
+    def call(*args: Any) -> Any:
+        with reported():
+            return bound(*args)
+
+    @wraps(run)
+    def iterate(*args: Any) -> Iterator[Any]:
+        with reported():
+            yield from bound(*args)
+
+    wrapped = iterate if inspect.isgeneratorfunction(run) else call
+    wrapped.__signature__ = inspect.Signature(
+        [
+            parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name, parameter in inspect.signature(run).parameters.items()
+            if name not in fixed
+        ]
+    )
+    return wrapped
 
 
 def start_by(
-    buttons: tuple[gr.Button, gr.Button],
+    action: str,
     run: Callable[..., Any],
     inputs: list[gr.Component],
     outputs: list[gr.Component],
     kind: str,
     **fixed: Any,
 ) -> Dependency:
-    """Start an endpoint with the first button and stop it with the second. Return its event.
+    """Add a button that starts an endpoint, and is a stop button while it runs. Return the event
+    of the start.
 
     ``fixed`` are keyword arguments of ``run`` that are not inputs of the endpoint.
     """
-    start, stop = buttons
-    text = [output for output in outputs if isinstance(output, gr.Textbox)]
-    options = {"api_name": run.__name__, "show_progress_on": text, **QUEUES[kind]}
-    bound = partial(run, **fixed)
-    bound.__doc__ = run.__doc__  # the description of the API
-    event = start.click(bound, inputs, outputs, **options)
-    stop.click(None, cancels=[event], **AT_ONCE)
+    start = gr.Button(action, variant="primary")
+    stop = gr.Button("Stop", variant="stop", visible=False)
+
+    def switch(running: bool) -> list[dict[str, Any]]:
+        return [gr.update(visible=not running), gr.update(visible=running)]
+
+    options = {"api_name": run.__name__, **QUEUES[kind]}
+    start.click(partial(switch, True), None, [start, stop], **AT_ONCE)
+    event = start.click(endpoint(run, **fixed), inputs, outputs, **options)
+    event.then(partial(switch, False), None, [start, stop], **AT_ONCE)
+    stop.click(partial(switch, False), None, [start, stop], cancels=[event], **AT_ONCE)
     return event
 
 
@@ -115,9 +141,41 @@ def clear_on(
     triggers: list[Callable[..., Any]], events: list[Dependency], outputs: list[gr.Component]
 ) -> None:
     """Stop the events and clear their outputs on an action of the visitor, so that no outdated
-    result is shown. ``triggers`` cannot be change events, which may fire during the next run."""
-    gr.on(triggers, None, cancels=events, **AT_ONCE)
-    gr.on(triggers, lambda: [None] * len(outputs), None, outputs, **AT_ONCE)
+    result is shown."""
+    gr.on(triggers, lambda: [None] * len(outputs), None, outputs, cancels=events, **AT_ONCE)
+
+
+def model_selector(app: gr.Blocks, models: Models) -> tuple[gr.Dropdown, Dependency]:
+    """Add a selector of the model. Return it and the event after which it has the model of the
+    address, or the one that the visitor selected before."""
+    choices = models.choices()
+    model = gr.Dropdown(choices, value=choices[0][1], label="Model", elem_classes="selector")
+    stored = gr.BrowserState(storage_key="model")
+
+    def restore(name: str | None, request: gr.Request) -> Any:
+        name = request.query_params.get("model", name)
+        return name if name in models.folders else gr.skip()
+
+    loaded = app.load(restore, stored, model, **AT_ONCE)
+    model.input(lambda name: name, model, stored, **AT_ONCE)
+    return model, loaded
+
+
+def read_number(parameters: Mapping[str, str], name: str, most: float) -> float | None:
+    """Return a query parameter as a number from 0 to ``most``, or None if it is invalid.
+
+    >>> read_number({"seed": "7"}, "seed", 9), read_number({"seed": "-1"}, "seed", 9)
+    (7.0, None)
+    """
+    with suppress(KeyError, ValueError):
+        value = float(parameters[name])
+        return value if 0 <= value <= most else None
+    return None
+
+
+def write_link(*names: str) -> str:
+    """Return JavaScript that writes the inputs of an event, by ``names``, into the address."""
+    return WRITE_LINK.replace("NAMES", json.dumps(names))
 
 
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
@@ -125,10 +183,12 @@ def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     return to_pil(image_grid(images, min_pixels))
 
 
-def save_once(image: Image.Image) -> str:
-    """Save an image and return its path. Gradio writes the file of an image again for every output
-    of a run, also while the browser reads it, but not that of a path."""
-    return save_pil_to_cache(image, get_upload_folder(), format="png")
+def save_file(image: Image.Image, name: str) -> str:
+    """Save an image for downloads as a PNG with a name, and return its path."""
+    folder = Path(get_upload_folder()) / secrets.token_hex(16)
+    folder.mkdir(parents=True)
+    image.save(folder / name)
+    return str(folder / name)
 
 
 def at_intervals(frames: Iterable[Frame]) -> Iterator[Frame]:
@@ -140,32 +200,8 @@ def at_intervals(frames: Iterable[Frame]) -> Iterator[Frame]:
             yield frame
 
 
-def progress(frame: Frame, result: str, begin: float) -> str:
-    """Return the step of a run, or at its end the result, and the seconds since ``begin``."""
-    head = result if frame.step == frame.num_steps else f"Step {frame.step} of {frame.num_steps}"
-    return f"{head} in {time.perf_counter() - begin:.1f} s"
-
-
-def write_link(*names: str, **fixed: str) -> str:
-    """Return JavaScript that writes the inputs of an event, by ``names``, and ``fixed`` values
-    into the address of the browser.
-
-    >>> "tab" in write_link("model", tab="score")
-    True
-    """
-    return WRITE_LINK.replace("NAMES", json.dumps(names)).replace("FIXED", json.dumps(fixed))
-
-
-def selected_file(images: list[tuple[str, str | None]] | None, event: gr.SelectData) -> Any:
-    """Return the file of the selected image of a gallery, whose pixels are unchanged."""
-    is_valid = images and event.index in range(len(images))
-    return images[event.index][0] if is_valid else gr.skip()
-
-
 #: Slider for an integer; arguments: min, max, value
 slider = partial(gr.Slider, step=1, precision=0)
-#: Slider for a place on the way from noise (0) to an image (1)
-share_slider = partial(gr.Slider, 0, 1, 0.5, step=1 / 40)
 seed_box = partial(gr.Number, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
 text_box = partial(gr.Textbox, interactive=False, placeholder="Not run yet")
 #: Plot in PNG, hidden while it is empty
@@ -183,16 +219,20 @@ gallery = partial(
 )
 
 
-def picture(label: str, alt_text: str, height: int | str, **options: Any) -> gr.Image:
-    """Return an image output with a download button and sharp pixels."""
-    options = {"label": label, "alt_text": alt_text, "height": height, **options}
-    classes = ["pixels", "hide-empty"]
+def picture(label: str, alt_text: str, height: int) -> gr.Image:
+    """Return an image output with a download button and sharp pixels, hidden while it is empty."""
     return gr.Image(
-        buttons=["download"], format="png", interactive=False, elem_classes=classes, **options
+        label=label,
+        alt_text=alt_text,
+        height=height,
+        buttons=["download"],
+        format="png",
+        interactive=False,
+        elem_classes=["pixels", "hide-empty"],
     )
 
 
 def metrics_box() -> gr.JSON:
     """Return a collapsed JSON output for the metrics of a run."""
-    with gr.Accordion("Metrics", open=False):
+    with gr.Accordion("Details", open=False):
         return gr.JSON(label="Metrics", show_label=False)

@@ -39,9 +39,14 @@ PATHS: dict[str, tuple[str, float | None]] = {
     "bridge_sigma1.41": ("Schrödinger bridge, σ = √2", math.sqrt(2)),
 }
 METHODS = tuple(methods_of(None))
-HINT = (
-    "Learn the log density ratio log p₁/p₀ of two known densities, and compare it with the exact "
-    "one. p₀ is the reference at t = 0, p₁ the data at t = 1."
+INTRO = (
+    "# Learn a density ratio with a known answer\n"
+    "A network learns log p₁/p₀ of two known densities from their draws: p₀ is the reference at "
+    "t = 0, p₁ the data at t = 1. The plot compares the learned with the true log ratio."
+)
+WORDS = (
+    "TSM is time score matching; CTSM matches the time score conditional on the data, CTSM-v a "
+    "vector of it. The weighting says how much each time counts."
 )
 #: Plot of the log ratio, text, plot of the densities in two dimensions, and metrics
 ToyOutputs = tuple[Figure, str, Figure | None, dict[str, Any]]
@@ -134,27 +139,29 @@ def result_text(metrics: Mapping[str, Any]) -> str:
 
 
 def build(seed: int, device: str) -> None:
-    """Add the tab and its endpoint /toy to the page."""
-    gr.Markdown(HINT)
+    """Add the page and its endpoint /toy."""
+    gr.Markdown(INTRO)
     first = next(iter(PROBLEMS))
     problems = [(problem_label(name), name) for name in PROBLEMS]
     methods = [(method_label(name), name) for name in METHODS]
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
             problem = gr.Dropdown(problems, value=first, label="Problem")
-            # all paths at first, so that the API accepts them with any problem
-            paths = [(label, name) for name, (label, _) in PATHS.items()]
-            path = gr.Dropdown(paths, value=paths_of(first)[0], label="Path from p₀ to p₁")
-            method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method")
-            bounds = {"minimum": MIN_RATE, "maximum": MAX_RATE, "step": 1e-4}
-            rate = gr.Number(1e-2, label="Learning rate", **bounds)
             iterations = shared.slider(1, MAX_ITERATIONS, 600, label="Iterations")
-            seeds = shared.seed_box(seed)
-            buttons = shared.start_and_stop("Train")
-        with gr.Column(scale=2, min_width=320):
+            controls = gr.Column()
+            with gr.Accordion("Advanced", open=False):
+                # all paths at first, so that the API accepts them with any problem
+                paths = [(label, name) for name, (label, _) in PATHS.items()]
+                path = gr.Dropdown(paths, value=paths_of(first)[0], label="Path from p₀ to p₁")
+                method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method")
+                gr.Markdown(WORDS)
+                bounds = {"minimum": MIN_RATE, "maximum": MAX_RATE, "step": 1e-4}
+                rate = gr.Number(1e-2, label="Learning rate", **bounds)
+                seeds = shared.seed_box(seed)
+        with gr.Column(scale=2, min_width=300, elem_classes="first"):
             text = shared.text_box(label="Run", lines=3)
-            densities = shared.plot_box(label="Densities p_t and time score")
             plot = shared.plot_box(plot_pair(PROBLEMS[first].pair), label="Log ratio")
+            densities = shared.plot_box(label="Densities p_t and time score")
             outputs = [plot, text, densities, shared.metrics_box()]
 
     def select_path(problem: str) -> dict[str, Any]:
@@ -162,7 +169,8 @@ def build(seed: int, device: str) -> None:
         return gr.update(choices=[(PATHS[name][0], name) for name in names], value=names[0])
 
     inputs = [problem, path, method, rate, iterations, seeds]
-    event = shared.start_by(buttons, toy, inputs, outputs, "research", device=device)
+    with controls:
+        event = shared.start_by("Train", toy, inputs, outputs, "research", device=device)
     problem.change(select_path, problem, path, **shared.AT_ONCE)
     # not path.change, which a new problem also triggers
     triggers = [problem.change, path.input, method.input]

@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY, digit, error_of, save_digit, save_picture
+from conftest import COLOUR, GREY, digit, error_of, load_script, save_digit, save_picture
 from PIL import Image
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.pictures import to_uint8
+from ebm_app.data.pictures import prepare_image, to_uint8
 from ebm_app.evaluation import drawings
 from ebm_app.folders import BUNDLED
-from ebm_app.web import uploads
 
+handwriting = load_script("tools/handwriting.py")
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
+FASHION = EBMConfig("fashion_mnist", (1, 28, 28), 256)
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def prepare():
     """Return a function that converts a drawing."""
 
     def prepare(ink, config):
-        return drawings.prepare_drawing(Image.fromarray(ink.astype(np.uint8)), config)[0, 0]
+        return drawings.prepare_drawing(Image.fromarray(255 - ink.astype(np.uint8)), config)[0, 0]
 
     return prepare
 
@@ -69,14 +70,13 @@ def test_matching_images_are_unchanged(read, tmp_path):
 
 
 def test_unsuitable_images_raise(read, tmp_path):
-    clear = save_picture(tmp_path / "clear.png", np.zeros((9, 9, 4)))
-    assert "transparent" in error_of(drawings.read_upload, clear, GREY)
+    (tmp_path / "drawing.svg").write_text("<svg/>")
+    message = error_of(drawings.read_upload, tmp_path / "drawing.svg", GREY)
+    assert "PNG, JPEG, WebP, GIF, AVIF" in message and "SVG" in message
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
     assert "2 channels" in error_of(read, strokes(), two)
     ink = Image.fromarray(strokes().astype(np.uint8))
     assert error_of(drawings.prepare_drawing, ink, COLOUR) == drawings.NO_COLOUR
-    for empty in (None, {"composite": None}, {"composite": ink}):
-        assert uploads.read_canvas(empty) is None
 
 
 def test_dark_digit_on_light_is_inverted_exactly(read):
@@ -85,8 +85,11 @@ def test_dark_digit_on_light_is_inverted_exactly(read):
     assert torch.equal(image, digit()) and notes[0] == drawings.INVERTED
     white, notes = read(np.full((8, 8), 255), GREY)
     assert white.min() == 1 and not notes
+    shirt = np.full((56, 56), 250)
+    shirt[14:42, 14:42] = 60
+    assert drawings.INVERTED in read(shirt, FASHION)[1]
     image, notes = read(np.full((4, 8), 200) - np.eye(4, 8) * 150, COLOUR)
-    assert drawings.INVERTED not in notes  # only for data sets of digits
+    assert drawings.INVERTED not in notes  # only for grey models
 
 
 def test_compression_noise_is_noted(tmp_path):
@@ -116,3 +119,37 @@ def test_mnist_drawing_has_box_and_centre_of_mass(prepare):
     for axis in (0, 1):
         profile = seen.sum(axis)
         assert abs((profile * places).sum() / profile.sum() - 14.5) <= 0.51  # rounded to a pixel
+
+
+@pytest.mark.parametrize("number", range(14))
+def test_photographed_digit_equals_the_digit(number, tmp_path):
+    picture, _ = handwriting.draw_picture(number)
+    picture.save(tmp_path / "photo.jpeg", quality=90)
+    image, notes = drawings.read_upload(tmp_path / "photo.jpeg", MNIST)
+    assert notes == [drawings.FRAMED]
+    example = Image.open(BUNDLED / "mnist" / f"example_{handwriting.PICTURES[number][1]}.png")
+    expected = prepare_image(example, MNIST)
+    angle = handwriting.PICTURES[number][4]
+    if not angle:  # rotated ink differs
+        overlap = torch.corrcoef(torch.stack([image.flatten(), expected.flatten()]))[0, 1]
+        assert overlap > 0.6
+    plain, notes = drawings.read_upload(tmp_path / "photo.jpeg", MNIST, frame=False)
+    assert not torch.equal(plain, image) and drawings.FRAMED not in notes
+
+
+def test_pictures_without_ink_are_not_framed(read):
+    checkers = np.kron(np.indices((16, 16)).sum(0) % 2, np.ones((20, 20))) * 255
+    assert drawings.FRAMED not in read(checkers, MNIST)[1]
+    assert drawings.FRAMED not in read(np.full((90, 90), 130), MNIST)[1]
+
+
+def test_first_frame_and_white_behind_transparency_are_noted(tmp_path):
+    frames = [Image.new("L", (28, 28), value) for value in (0, 255)]
+    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
+    image, notes = drawings.read_upload(tmp_path / "moving.gif", MNIST)
+    assert drawings.FIRST_FRAME in notes and image.max() == 0
+    clear = save_picture(tmp_path / "clear.png", np.zeros((28, 28, 4)))
+    image, notes = drawings.read_upload(clear, MNIST)
+    assert drawings.TRANSPARENT in notes and image.min() == 1
+    Image.new("L", (28, 28)).save(tmp_path / "still.avif")
+    assert drawings.read_upload(tmp_path / "still.avif", MNIST)[0].max() < 0.1

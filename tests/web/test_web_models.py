@@ -1,112 +1,121 @@
 """Tabs of the page that use one model: score, generate, diagnostics."""
 
-import html
-import json
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import GREY, digit, draws_of_page, error_of, pixels, save_digit
+import torch
+from conftest import GREY, digit, error_of, pixels, save_digit, save_picture
 from PIL import Image
 
-from ebm_app.anomaly.detector import AnomalyDetector
-from ebm_app.data.pictures import to_uint8
+from ebm_app.data.pictures import image_grid, to_pil, to_uint8
 from ebm_app.ebm import EBM
+from ebm_app.evaluation.drawings import read_upload
+from ebm_app.evaluation.held_out import stored_samples
+from ebm_app.evaluation.reference import HeldOutBits, save_bits
+from ebm_app.folders import BUNDLED
 from ebm_app.sampling import SAMPLERS
-from ebm_app.utils.fields import to_dict
-from ebm_app.web import diagnostics, generate, score, shared, uploads
+from ebm_app.web import card, generate, score, shared
 from ebm_app.web.models import Models
 
 pytestmark = pytest.mark.usefixtures("page_files")
 
 
+def answers(models, path, model="grey", **options):
+    return [*score.Scorer(models, 3).score(model, path, **options)]
+
+
 def test_score_equals_the_library_on_the_same_pixels(models, tmp_path):
     path = save_digit(tmp_path / "digit.png")
-    first, answered, *refined = score.Scorer(models, 3).score("grey", path, 12)
-    last = refined[-1]
-    seen = pixels(Image.open(first.seen))
-    side = len(seen) // 8
-    assert np.array_equal(seen[::side, ::side], to_uint8(digit())[0, ..., 0])
-    assert last.seen == first.seen  # a path, so that gradio does not write the file again
-    assert first.metrics is None and answered.answer and answered.where is not None
-    assert [output.metrics["repeats"] for output in refined] == [1, 5, 9, 12]
-    assert "±" not in refined[0].answer
-    values = draws_of_page(models.load("grey"), digit(), 12, 3).numpy()
-    mean, error, bits = values.mean(), values.std(ddof=1) / np.sqrt(12), 64 * np.log(2)
-    assert f"{-mean / bits:.3f} ± {error / bits:.3f} bits per dim" in last.answer
+    last = answers(models, path)[-1]
+    side = last.seen.width // 8
+    assert np.array_equal(pixels(last.seen)[::side, ::side], to_uint8(digit())[0, ..., 0])
+    draws = models.load("grey").likelihood(digit().expand(4, -1, -1, -1), repeats=1, seed=3)
+    mean, error = draws.log_prob.mean().item(), draws.log_prob.std().item() / 2
+    assert f"## log p(x) ≥ −{-mean:.0f} ± {error:.2g} nats" in last.text
     assert last.metrics["log_prob"] == pytest.approx(mean)
-    assert last.metrics["log_prob_error"] == pytest.approx(error) and error > 0
-    assert last.metrics["bits_per_dim"] == pytest.approx(-mean / bits)
-    expected = AnomalyDetector.from_pretrained(models.folder("grey")).p_value(digit())
+    assert last.metrics["log_prob_error"] == pytest.approx(error)
+    assert f"**{-mean / (64 * np.log(2)):.2f} bits per dim.**" in last.text
+    expected = models.open("grey").detector.p_value(digit())
     assert last.metrics["p_value"] == pytest.approx(expected[0])
-    assert last.answer.startswith(answered.answer)
-    drawing = {"composite": Image.open(path)}
-    *_, drawn = score.Scorer(models, 3).score_drawing("grey", drawing, 2)
-    assert f"{drawn.metrics['bits_per_dim']:.3f}" in drawn.answer
+    assert answers(models, path, repeats=6)[-1].metrics["repeats"] == 6
+    drawing = {"composite": Image.new("RGB", (280, 280), "white")}
+    (empty,) = score.Scorer(models, 3).show("grey", "Draw", None, drawing, False)
+    assert empty == score.Answer()
+    drawing["composite"].paste("black", (100, 40, 140, 240))
+    *_, drawn = score.Scorer(models, 3).show("grey", "Draw", None, drawing, False)
+    assert "nats" in drawn.text
 
 
-def test_empty_inputs_are_answered_without_a_score(models):
-    scorer = score.Scorer(models, 3)
-    empty = {"composite": None}
-    assert [*scorer.score_drawing("grey", empty, 2)] == [score.ScoreOutputs(answer=uploads.EMPTY)]
-    assert [*scorer.score_drawing("grey", empty, 2, False)] == []  # keeps the score of an upload
-    assert [output.answer for output in scorer.score("grey", None, 2)] == [score.NO_IMAGE]
+def test_number_comes_before_verdict_and_class(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(score, "ALPHA", 0)
+    monkeypatch.setattr(score, "SURE", 0)
+    parts = [answer.text for answer in answers(models, save_digit(tmp_path / "a.png"), "labelled")]
+    first = next(text for text in parts if "nats" in text)
+    assert "class" not in first and "class" in parts[-1] and parts[-1].startswith(first)
+    parts = [answer.text for answer in answers(models, save_digit(tmp_path / "a.png"))]
+    first = next(text for text in parts if "nats" in text)
+    assert "unusual" not in first and "Not flagged as unusual (p = " in parts[-1]
 
 
-def test_answer_and_map_are_those_of_the_detector(models, tmp_path):
+def test_flagged_image_has_a_map_and_no_class(models, tmp_path, monkeypatch):
+    noise = np.random.default_rng(0).integers(0, 17, (8, 8)) * 255 / 16
+    path = save_picture(tmp_path / "noise.png", noise.round())
+    last = answers(models, path)[-1]
+    assert last.metrics["p_value"] <= score.ALPHA and "**Flagged as unusual**" in last.text
+    excess = models.open("grey").detector.explain(read_upload(path, GREY)[0])
+    assert (last.where is not None) == bool((excess >= 1).any())
+    monkeypatch.setattr(score, "ALPHA", 0)
+    assert answers(models, path)[-1].where is None
+    detector = models.open("grey").detector
+    monkeypatch.setattr(score, "ALPHA", 1)
+    monkeypatch.setattr(models.open("labelled"), "detector", detector)
+    last = answers(models, path, "labelled")[-1]
+    assert "class" not in last.text and last.metrics["class"] is None
+
+
+def test_class_is_named_only_above_90_percent(models, tmp_path, monkeypatch):
     path = save_digit(tmp_path / "digit.png")
-    *_, last = score.Scorer(models, 3).score("grey", path, 2)
-    findings = models.open("grey").detector.examine(digit())
-    p = findings.p_value[0]
-    words = "Flagged as unusual" if p <= score.ALPHA else "Not flagged as unusual"
-    assert last.answer.startswith(f"{words} (p = {p:.2g}).")
-    image, overlay = last.where.axes[0].images
-    assert np.array_equal(image.get_array(), digit()[0, 0])
-    expected = np.ma.masked_less(findings.maps[0], 1)
-    assert np.array_equal(overlay.get_array().mask, expected.mask)
+    for best, named in ((0.91, True), (0.89, False)):
+        found = torch.tensor([[best, 1 - best, 0]])
+        monkeypatch.setattr(EBM, "classify", lambda *args, found=found, **kwargs: found)
+        last = answers(models, path, "labelled")[-1]
+        assert ("“0” (91%)" in last.text) == named == (last.metrics["class"] == "0")
 
 
-def test_class_probabilities_are_shown_for_labelled_models(models, tmp_path):
+def test_percentile_is_that_of_the_shown_bits(models, tmp_path, monkeypatch):
     path = save_digit(tmp_path / "digit.png")
-    *_, last = score.Scorer(models, 0).score("labelled", path, 2)
-    assert set(last.classes) == {"0", "1", "2"}
-    assert sum(last.classes.values()) == pytest.approx(1)
-    assert last.classes[str(last.metrics["class"])] == max(last.classes.values())
-    *_, last = score.Scorer(models, 0).score("grey", path, 2)
-    assert last.classes is None
+    bits = answers(models, path)[-1].metrics["bits_per_dim"]
+    held_out = HeldOutBits(np.linspace(bits - 1, bits + 3, 401))
+    monkeypatch.setattr(models.open("grey"), "held_out", held_out)
+    last = answers(models, path)[-1]
+    assert last.metrics["more_likely_than"] == pytest.approx(0.75, abs=0.01)
+    assert "More likely than 75% of 401 held-out digits." in last.text
+    assert last.histogram.axes[0].lines[0].get_xdata() == [bits, bits]
 
 
-def test_quadrature_error_does_not_shrink_with_draws(models):
+def test_stored_bits_belong_to_the_weights(models, tmp_path):
     ebm = models.load("grey")
-    images = digit().expand(8, -1, -1, -1)
-    bound = ebm.likelihood(images, seed=3)
-    spread = bound.log_prob.std().item() / np.sqrt(8)
-    assert score.mean_likelihood([bound], "elbo", 64)["log_prob_error"] == pytest.approx(spread)
-    integral = ebm.likelihood(images, estimator="time_integral", seed=3)
-    spread = integral.log_prob.std().item() / np.sqrt(8)
-    numerical = integral.error.square().mean().sqrt().item()
-    found = score.mean_likelihood([integral], "time_integral", 64)
-    assert found["log_prob_error"] == pytest.approx(np.hypot(spread, numerical)) and numerical > 0
-    assert found["bits_error"] == pytest.approx(found["log_prob_error"] / (64 * np.log(2)))
+    save_bits(tmp_path, ebm, torch.tensor([2.0, 1.0]), "test")
+    assert HeldOutBits.load(tmp_path, ebm).bits.tolist() == [1, 2]
+    assert HeldOutBits.load(tmp_path, EBM(GREY)) is None
+    for name in ("mnist", "digits", "fashion", "cifar10"):
+        assert HeldOutBits.load(BUNDLED / name, EBM.from_pretrained(name)) is not None
 
 
-def test_new_run_of_a_visitor_stops_the_previous_one():
-    def visitor(session, user="app"):
-        return SimpleNamespace(session_hash=session, headers={"x-gradio-user": user})
-
-    newest = shared.NewestRun()
-    first, other, api, again = (
-        newest.follow(iter("abc"), visitor(*who)) for who in ("1", "2", ("1", "api"), "1")
+def test_stored_samples_have_the_pixels_of_the_grid(tmp_path):
+    images = torch.randint(17, (12, 1, 8, 8)) / 16
+    to_pil(image_grid(images)).save(tmp_path / "samples_grid.png")
+    assert torch.equal(stored_samples(tmp_path, GREY), images[:10])
+    assert (
+        stored_samples(BUNDLED / "cifar10", EBM.from_pretrained("cifar10").config).shape[0] == 10
     )
-    assert [next(run) for run in (first, other, api, again)] == ["a"] * 4
-    assert [[*run] for run in (first, other, api, again)] == [
-        [],
-        ["b", "c"],
-        ["b", "c"],
-        ["b", "c"],
-    ]
-    assert not newest.runs
+
+
+def test_errors_are_shown_instead_of_an_answer(models, tmp_path):
+    (tmp_path / "a.svg").write_text("<svg/>")
+    (last,) = score.Scorer(models, 3).show("grey", "Upload", str(tmp_path / "a.svg"), None, False)
+    assert last.text.startswith("This file cannot be read") and last.metrics is None
 
 
 def run(models, seed=7, randomise=False, num=5):
@@ -120,17 +129,17 @@ def run_class(models, model, which, num=1, guidance_scale=1.0):
 def test_steps_and_final_images_are_shown(models, monkeypatch):
     monkeypatch.setattr(shared, "INTERVAL", 0)
     steps = [*run(models)]
-    heads = [re.sub(r" in \d+\.\d s", "", text) for _, text, *_ in steps]
-    assert heads == [
-        f"{head} · grey · seed 7" for head in ("Step 1 of 3", "Step 2 of 3", "5 images")
-    ]
-    expected = to_uint8(models.load("grey").sample(5, "probability_flow", seed=7, num_steps=3))
-    for (picture, text), image in zip(steps[-1][0], expected[..., 0], strict=True):
+    heads = [text.split(" in ")[0] for _, text, *_ in steps]
+    assert heads == ["Step 1 of 3", "Step 2 of 3", "Step 3 of 3", "5 images", "5 images"]
+    ebm = models.load("grey")
+    expected = ebm.sample(5, "probability_flow", seed=7, num_steps=3)
+    bounds = ebm.likelihood(expected).log_prob.tolist()
+    images, *_, grid = steps[-1]
+    for (picture, text), image, bound in zip(images, to_uint8(expected), bounds, strict=True):
         factor = picture.width // 8
-        assert np.array_equal(pixels(picture), image.repeat(factor, 0).repeat(factor, 1))
-        assert text.startswith("image ")
-    monkeypatch.setattr(shared, "INTERVAL", 1000)
-    assert len([*run(models)]) == 2  # the first and the last step
+        assert np.array_equal(pixels(picture), image[..., 0].repeat(factor, 0).repeat(factor, 1))
+        assert text == f"log p ≥ −{-bound:.0f}"
+    assert np.array_equal(pixels(grid), pixels(shared.render(expected)))
     seeds = {[*run(models, randomise=True, num=1)][-1][2] for _ in range(3)}
     assert len(seeds) == 3 and 7 not in seeds
 
@@ -138,7 +147,7 @@ def test_steps_and_final_images_are_shown(models, monkeypatch):
 def test_images_of_chosen_classes_are_generated(models):
     *_, (images, text, *_) = run_class(models, "labelled", "one of each", 4, 2.0)
     assert "class 0, 1, 2, guidance 2" in text
-    assert [label for _, label in images] == ["0", "1", "2", "0"]
+    assert [label[:3] for _, label in images] == ["0: ", "1: ", "2: ", "0: "]
     for model, which in (("labelled", "3"), ("grey", "1")):
         assert "class" in error_of(list, run_class(models, model, which))
     *_, (images, text, *_) = run_class(models, "labelled", "any")
@@ -172,61 +181,22 @@ def test_default_steps_are_those_of_the_sampler(models, monkeypatch):
     assert generate.default_steps("grey", "probability_flow", models=models)["value"] == 10
 
 
-LINES = [
-    {"step": 20, "loss": 1.5},
-    {"step": 20, "validation_loss": 1.6, "validation_bits_per_dim": 3.0, "validation_stderr": 0.1},
-]
-RECORD = {"started": "2025-01-01T00:00:00Z", "settings": {}}
+def test_model_card_shows_its_text_and_curves(models, tmp_path):
+    text, curves, integral, config = card.model_card(
+        "mnist", models=Models({"mnist": BUNDLED / "mnist"})
+    )
+    assert "# mnist" in text and "![" not in text and "bits per dim by `elbo`" in text
+    assert curves.axes[1].lines and len(integral.axes) == 2 and config["dataset"] == "mnist"
+    text, curves, integral, _ = card.model_card("colour", models=models)
+    assert curves is None and integral is None and "3 × 4 × 8, 256 levels" in text
 
 
-@pytest.fixture
-def trained(tmp_path):
-    """Models of a run with records and a checkpoint."""
-    ebm = EBM(GREY)
-    folders = {"run": tmp_path / "run", "run/checkpoint-20": tmp_path / "run" / "checkpoint-20"}
-    for folder in folders.values():
-        ebm.save_pretrained(folder)
-    text = "".join(json.dumps(line) + "\n" for line in LINES)
-    (tmp_path / "run" / "metrics.jsonl").write_text(text)
-    (tmp_path / "run" / "run.json").write_text(json.dumps({**RECORD, "figures": None}))
-    return Models(folders)
-
-
-def card(models, name):
-    """Return the rows of a model's table, and the other outputs."""
-    table, *rest = diagnostics.model_card(models, name)
-    return dict(re.findall("<td>(.*?)</td><td>(.*?)</td>", table)), *rest
-
-
-def test_model_card_shows_config_and_training(trained, tmp_path):
-    facts, curves, config = card(trained, "run")
-    num_weights = sum(tensor.numel() for tensor in EBM(GREY).state_dict().values())
-    assert facts == {
-        **{"model": "run", "data": "digits", "images": "8 × 8 pixels, grey, 17 levels"},
-        **{"weights": f"{num_weights:,}", "trained": RECORD["started"]},
-        "steps": "training is not finished",
-    }
-    assert {**to_dict(GREY), "kind": "energy model"} == config
-    figures = {"steps": 8000, "core_seconds": 1234.5, "bits_per_dim": 1.65}
-    settings = {"train": {"objective": "ctsm_v", "divergence": "poisson"}}
-    record = {**RECORD, "settings": settings, "figures": figures}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    facts, curves, config = card(trained, "run")
-    assert facts["objective"] == "CTSM-v, poisson divergence"
-    assert facts["steps"] == "8,000 in 1,234 core seconds"
-    assert facts["validation"] == "1.6500 bits per dim"
-    assert curves.axes[1].lines[0].get_xdata().tolist() == [20]
-
-
-def test_checkpoint_shows_the_curves_of_its_run(trained, models):
-    assert card(trained, "run/checkpoint-20")[1] is not None
-    facts, curves, _ = card(models, "colour")
-    assert curves is None and facts["images"] == "4 × 8 pixels, RGB, 256 levels"
-
-
-def test_recorded_values_are_shown_as_text(trained, tmp_path):
-    value = "<img src=//evil.example/a.png> & 'b'"
-    record = {"started": value, "settings": {}, "figures": None}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    shown = card(trained, "run")[0]["trained"]
-    assert "<" not in shown and html.unescape(shown) == value
+def test_choices_have_human_names():
+    names = ("cifar10", "mine", "mnist", "mnist-latent")
+    folders = {name: BUNDLED / name for name in names}
+    labels = [label for label, _ in Models(folders).choices()]
+    assert labels[:2] == ["Colour photographs", "Handwritten digits"]
+    assert labels[2:] == [
+        "Other models: mine",
+        "Other models: mnist-latent: mnist, 28 × 28 pixels",
+    ]

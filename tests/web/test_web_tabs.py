@@ -9,12 +9,11 @@ from conftest import digit, error_of
 from ebm_app import ClassifierRatio, mutual_information
 from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.trace import NUM_TIMES, trace
+from ebm_app.evaluation.trace import trace
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.noise import noise_for
 from ebm_app.ratios import planes
 from ebm_app.web import information, toy
-from ebm_app.web.idea import show_time
 
 
 def test_running_integral_ends_at_the_time_integral():
@@ -27,16 +26,6 @@ def test_running_integral_ends_at_the_time_integral():
     nats = found.totals[-1] + point.negative_log_q.sum().item()
     assert found.bits == pytest.approx(-nats / (64 * np.log(2)))
     assert found.rates == pytest.approx(found.terms.sum((1, 2)), rel=1e-4, abs=1e-3)
-
-
-def test_slider_goes_from_noise_to_the_image():
-    found = trace(EBM.from_pretrained("digits"), digit())
-    assert (found.frames[-1] - digit()[0]).abs().max() <= 1 / 16 + 1e-6
-    assert (found.frames[0] - digit()[0]).abs().mean() > 0.2
-    noised, terms = show_time(found, 0.5)
-    assert noised.size == terms.size
-    assert np.asarray(noised)[0, 0] == round(255 * found.frames[NUM_TIMES // 2, 0, 0, 0].item())
-    assert show_time(None, 0.5) == (None, None)
 
 
 def test_every_evaluation_is_shown(monkeypatch):
@@ -66,6 +55,9 @@ def test_information_of_the_paper_is_learned_step_by_step():
     outputs = list(information.mi_paper(40, 100, 3))
     plot, text, metrics = outputs[-1]
     assert "truth 10 nats" in text and f"{metrics['value']:.3f} nats by CTSM-v" in text
+    low, high = metrics["interval"]
+    assert low < high and f"{low:.2f} to {high:.2f} nats" in text
+    assert ("✓" in text) == (low <= 10 <= high) != ("✗" in text)
     assert metrics["step"] == 100 and metrics["truth"] == 10
     estimate, truth = plot.axes[0].lines
     assert len(estimate.get_xdata()) == 51 and set(truth.get_ydata()) == {10}

@@ -1,0 +1,77 @@
+"""Model page: the card of a model, its training curves and a second estimate."""
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from matplotlib.figure import Figure
+
+from ebm_app.data.pictures import prepare_image
+from ebm_app.evaluation.held_out import examples
+from ebm_app.evaluation.trace import plot_trace, trace
+from ebm_app.folders import PREFIX
+from ebm_app.pretrained import CARD_FILE
+from ebm_app.training.metrics import read_metrics, training_figure
+from ebm_app.utils import METRICS_FILE
+from ebm_app.utils.fields import to_dict
+
+from . import shared
+from .models import Models, dataset_name
+
+CURVES = "Training curves. The headline is the bits per dim on the right: lower is better."
+SECOND = (
+    "log p(x) of the first example by another estimator: the log density of noise plus the "
+    "integral of the *time score* ∂ log pₜ(x) / ∂t, which the network learns. Left: the time "
+    "score. Right: the integral up to t. The Score page shows a bound for any network; the "
+    "integral is exact only for exact time scores."
+)
+
+
+def model_card(
+    name: str, *, models: Models
+) -> tuple[str, Figure | None, Figure | None, dict[str, Any]]:
+    """Return a model's card in Markdown, its training curves and the running integral of the time
+    score of its first example, if available, and its config."""
+    folder, ebm = models.folder(name), models.load(name)
+    # a checkpoint's training records are in the parent folder
+    run = folder.parent if folder.name.startswith(PREFIX) else folder
+    (channels, height, width), levels = ebm.config.image_shape, ebm.config.num_levels
+    config = {"kind": ebm.kind, **to_dict(ebm.config), "dataset": dataset_name(ebm.config)}
+    weights = sum(tensor.numel() for tensor in ebm.state_dict().values())
+    text = (
+        f"**{name}**: {config['dataset']}, {channels} × {height} × {width}, {levels} levels, "
+        f"{weights:,} weights"
+    )
+    metrics = read_metrics(run / METRICS_FILE)
+    curves, integral = training_figure(metrics) if metrics else None, None
+    if images := examples(folder, ebm.config, models.data_root):
+        traced = trace(ebm, prepare_image(images[0], ebm.config))
+        integral = traced and plot_trace(traced)
+    return f"{text}\n\n{read_card(run)}", curves, integral, config
+
+
+def read_card(folder: Path) -> str:
+    """Return the card in a folder without its metadata and pictures, or an empty text."""
+    path = folder / CARD_FILE
+    if not path.is_file():
+        return ""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if text.startswith("---\n"):
+        text = text.partition("\n---\n")[2]
+    return "\n".join(line for line in text.split("\n") if not line.startswith("!["))
+
+
+def build(app: gr.Blocks, models: Models) -> None:
+    """Add the page, which is filled when it is opened."""
+    model, loaded = shared.model_selector(app, models)
+    curves = shared.plot_box(label=CURVES)
+    card = gr.Markdown(elem_classes="card")
+    with gr.Accordion("Second estimate: the integral of the time score"):
+        gr.Markdown(SECOND)
+        integral = shared.plot_box(label="Time score and running integral")
+    with gr.Accordion("Configuration", open=False):
+        config = gr.JSON(label="Configuration")
+    show = shared.endpoint(model_card, models=models)
+    outputs = [card, curves, integral, config]
+    for event in (loaded.then, model.input):
+        event(show, model, outputs, api_visibility="private", **shared.QUEUES["score"])
