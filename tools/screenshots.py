@@ -88,7 +88,7 @@ def run_scene(page: Page, name: str) -> None:
     elif name == "Score":
         page.locator("#answer").get_by_text("unusual").wait_for(timeout=WAIT)
     else:
-        page.get_by_role("cell", name="metric").first.wait_for(timeout=WAIT)
+        page.get_by_text("images per second in training").wait_for(timeout=WAIT)
     page.mouse.move(0, 0)
     # images load when scrolled into view, and plots appear after the text
     for place in ("document.body.scrollHeight", "0"):

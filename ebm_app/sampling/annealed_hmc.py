@@ -49,7 +49,6 @@ class AnnealedHMC(Sampler):
         end_variance: conditional variance at the last temperature, at which the image is denoised.
     """
 
-    steps: ClassVar[str] = "temperatures"
     counts: ClassVar[str] = "num_temperatures"
 
     num_temperatures: Steps | None = None
@@ -78,9 +77,6 @@ class AnnealedHMC(Sampler):
             if index == len(times):
                 x = denoised(model, x, record.state.field, times[-1].item())
             yield Frame(x, index, len(times), counter.nfe, record.acceptance)
-
-    def count_steps(self, model: Marginals, num_dims: int) -> int:
-        return len(self._times(model, num_dims))
 
     def _distributions(
         self, model: SteinScore, times: Tensor, counter: Counter

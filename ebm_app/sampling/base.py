@@ -33,20 +33,15 @@ class Frame(NamedTuple):
 
 
 class Sampler(ABC):
-    """Sampler of p_1. Subclasses are frozen dataclasses of settings. ``steps`` describes the
-    steps, and ``counts`` names the setting for their number."""
+    """Sampler of p_1. Subclasses are frozen dataclasses of settings. ``counts`` names the setting
+    for the number of steps."""
 
-    steps: ClassVar[str]
     counts: ClassVar[str]
 
     @abstractmethod
     def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         """Yield frames that start from reference draws ``x0`` (B, *) and end with the samples.
         Random numbers are drawn from ``noise``."""
-
-    @abstractmethod
-    def count_steps(self, model: Marginals, num_dims: int) -> int:
-        """Return the number of steps for points of ``num_dims`` dimensions."""
 
 
 def iterate_batches(

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import Counter, Marginals, SteinScore
+from ebm_app.nets.protocols import Counter, SteinScore
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import LOG_SNR
 from ebm_app.paths.flow_solvers import Method, SolverSettings, solve_flow
@@ -36,9 +36,6 @@ class FlowSampler(Sampler):
     num_steps: Steps = 25
     end_variance: Positive = 1e-3
 
-    def count_steps(self, model: Marginals, num_dims: int) -> int:
-        return self.num_steps
-
 
 @configuration
 class ProbabilityFlowSampler(FlowSampler):
@@ -57,8 +54,6 @@ class ProbabilityFlowSampler(FlowSampler):
             "rk4" 4 ``num_steps``. "dopri5" chooses its steps and yields the last frame only.
         rtol, atol: tolerances of "dopri5" in each step, see ``dopri5``.
     """
-
-    steps: ClassVar[str] = "steps of the ODE"
 
     num_probes: Probes | None = None
     method: Method = "multistep"
@@ -106,8 +101,6 @@ class DPMSampler(FlowSampler):
 
     Source: Lu et al. 2022, arXiv:2211.01095, algorithm 2 and, for k = 1, appendix B.
     """
-
-    steps: ClassVar[str] = "steps of the solver"
 
     noise: NonNegative = 0.0
 

@@ -63,6 +63,7 @@ def read_card(folder: Path) -> str:
 
 def build(app: gr.Blocks, models: Models) -> None:
     """Add the page, which is filled when it is opened."""
+    gr.Markdown("# How the model was trained and tested")
     model, loaded = shared.model_selector(app, models)
     curves = shared.plot_box(label=CURVES)
     card = gr.Markdown(elem_classes="card")

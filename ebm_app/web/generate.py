@@ -26,13 +26,21 @@ MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
 ANY, EACH = "any", "one of each"
 #: Max elements (images times pixels) per step, so that a step takes at most about a second
 MAX_BATCH = 2**16
+#: Dequantisation draws of each log-likelihood
+DRAWS = 4
 #: Min width of an image in pixels
 SIDE = 128
 STORED = "Ten samples that are stored with the model. Press Generate for others."
 INTRO = (
     "# Images drawn from the model\nBelow each image is a lower bound on its log-likelihood in "
-    "nats, the number of the Score page."
+    "nats with its standard error, the number of the Score page."
 )
+#: JavaScript that writes the class, the model and the seed into the address of the browser
+WRITE_LINK = """(which, model, seed) => {
+  const address = new URL(window.location), values = { class: which, model, seed };
+  Object.entries(values).forEach(([name, value]) => address.searchParams.set(name, value));
+  window.history.replaceState(window.history.state, "", address);
+}"""
 #: Images with captions, text, seed, and the file of the grid
 GenerateOutputs = tuple[list[tuple[Image.Image, str]], str, int, Any]
 
@@ -52,26 +60,26 @@ def generate(
     """Draw images from a model.
 
     Returns the images as PNG files with their classes and log-likelihoods as captions, a text, the
-    seed, and a file with all images in a grid. ``randomise`` replaces the seed by a random one.
-    ``which`` is a class, "any" or "one of each". ``guidance_scale`` only applies to
-    class-conditional models.
+    seed, and a file with all images in a grid. ``num_steps`` of 0 are the sampler's default.
+    ``randomise`` replaces the seed by a random one. ``which`` is a class, "any" or "one of each".
+    ``guidance_scale`` only applies to class-conditional models.
     """
     seed = secrets.randbelow(shared.MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
     kind = SAMPLERS[choose("sampler", sampler, SAMPLERS)]
+    settings: dict[str, Any] = {kind.counts: num_steps} if num_steps else {}
+    settings["batch_size"] = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
     labels = labels_of(which, ebm.config.classes(), num_images)
-    condition, run, captions = {}, f"{model} · seed {seed}", [""] * num_images
+    run, captions = f"{model} · seed {seed}", [""] * num_images
     if labels:
-        condition, classes = {"labels": labels, "guidance_scale": guidance_scale}, "random classes"
+        settings |= {"labels": labels, "guidance_scale": guidance_scale}
+        classes = "random classes"
         if labels != RANDOM:
             captions = [f"{labels[index % len(labels)]}: " for index in range(num_images)]
             classes = "class " + ", ".join(labels)
         run = f"{classes}, guidance {guidance_scale:g} · {run}"
     begin = time.perf_counter()
-    size = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
-    steps = {kind.counts: num_steps, "batch_size": size}
-    frames = ebm.iterate_sample(num_images, sampler, seed, **steps, **condition)
-    for frame in shared.at_intervals(frames):
+    for frame in shared.at_intervals(ebm.iterate_sample(num_images, sampler, seed, **settings)):
         images = ebm.to_images(frame.x)
         text = f"Step {frame.step} of {frame.num_steps} in {time.perf_counter() - begin:.1f} s"
         yield captioned(images, captions), f"{text} · {run}", seed, None
@@ -91,10 +99,11 @@ def captioned(images: Tensor, captions: Sequence[str]) -> list[tuple[Image.Image
 
 
 def likelihoods(ebm: EBM, images: Tensor) -> list[str]:
-    """Return the log-likelihood of each image (B, C, H, W) as text."""
+    """Return the log-likelihood of each image (B, C, H, W) with its standard error as text."""
     sign = "≥" if ebm.default_estimator == "elbo" else "≈"
-    values = ebm.likelihood(images).log_prob.tolist()
-    return [f"log p {sign} {value:.0f}".replace("-", "−") for value in values]
+    found = ebm.likelihood(images, repeats=DRAWS)
+    pairs = zip(found.log_prob.tolist(), found.error.tolist(), strict=True)
+    return [f"log p {sign} {value:.0f} ± {error:.0f}".replace("-", "−") for value, error in pairs]
 
 
 def labels_of(which: str, names: Sequence[str], num_images: int) -> tuple[str, ...] | str:
@@ -114,22 +123,6 @@ def labels_of(which: str, names: Sequence[str], num_images: int) -> tuple[str, .
     return tuple(names[:num_images]) if which == EACH else (which,)
 
 
-def class_options(model: str, which: str | None, *, models: Models) -> list[dict[str, Any]]:
-    """Return updates of the class choice and the guidance slider for a model. The class is kept if
-    the model has it."""
-    names = models.config(model).classes()
-    labels, visible = [ANY, EACH, *names], bool(names)
-    value = which if which in labels[2:] else (EACH if visible else ANY)
-    return [gr.update(choices=labels, value=value, visible=visible), gr.update(visible=visible)]
-
-
-def default_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
-    """Return an update that sets the step slider to the default of a sampler for a model."""
-    ebm, kind = models.load(model), SAMPLERS[sampler]
-    num_steps = kind().count_steps(ebm.model, math.prod(ebm.config.image_shape))
-    return gr.update(value=min(num_steps, MAX_STEPS), info=kind.steps)
-
-
 @lru_cache(maxsize=16)
 def first_samples(models: Models, model: str) -> tuple[list[tuple[Image.Image, str]], str]:
     """Return samples that are stored with a model, with their log-likelihoods, and a text."""
@@ -142,7 +135,6 @@ def first_samples(models: Models, model: str) -> tuple[list[tuple[Image.Image, s
 def build(app: gr.Blocks, models: Models, seed: int) -> None:
     """Add the page and its endpoint /generate."""
     gr.Markdown(INTRO)
-    first, kind = next(iter(SAMPLERS.items()))
     labels = [ANY, EACH, *models.classes()]
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
@@ -152,12 +144,13 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
             controls = gr.Column()
             with gr.Accordion("Advanced", open=False):
                 info = "dpm is the fastest, annealed_hmc the slowest"
-                sampler = gr.Dropdown(list(SAMPLERS), value=first, label="Sampler", info=info)
+                samplers = list(SAMPLERS)
+                sampler = gr.Dropdown(samplers, value=samplers[0], label="Sampler", info=info)
                 info = "0: unconditional, 1: conditional, more: clearer and less varied images"
                 bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
                 guidance_scale = gr.Slider(**bounds, label="Guidance", info=info)
-                steps = getattr(kind, kind.counts)
-                steps = shared.slider(1, MAX_STEPS, steps, label="Steps", info=kind.steps)
+                info = "0: the default of the sampler"
+                steps = shared.slider(0, MAX_STEPS, 0, label="Steps", info=info)
                 seeds = shared.seed_box(seed)
                 randomise = gr.Checkbox(True, label="New seed for every run")
         with gr.Column(scale=3, min_width=300, elem_classes="first"):
@@ -168,28 +161,22 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     outputs = [images, text, seeds, file]
     with controls:
         event = shared.start_by("Generate", generate, inputs, outputs, "sample", models=models)
-    link = {"class": which, "model": model, "guidance_scale": guidance_scale, "seed": seeds}
-    event.success(None, [*link.values()], js=shared.write_link(*link), **shared.AT_ONCE)
-    # loading a model may take seconds, so only the last selection is applied
-    options = {**shared.AT_ONCE, "trigger_mode": "always_last"}
-    update = partial(default_steps, models=models)
-    gr.on([sampler.change, model.change], update, [model, sampler], steps, **options)
+    event.success(None, [which, model, seeds], js=WRITE_LINK, **shared.AT_ONCE)
 
-    def read_link(name: str, request: gr.Request) -> list[Any]:
-        found = request.query_params
-        options = class_options(name, found.get("class"), models=models)
-        scale = shared.read_number(found, "guidance_scale", MAX_GUIDANCE)
-        if scale is not None:
-            options[1]["value"] = scale
-        linked = shared.read_number(found, "seed", shared.MAX_SEED)
-        is_linked = linked is not None
-        return [*options, int(linked) if is_linked else gr.skip(), not is_linked]
+    def select_model(name: str, which: str | None, request: gr.Request) -> list[Any]:
+        """Return the classes of a model, with the class and the seed of the address."""
+        link, names = request.query_params, models.config(name).classes()
+        which = link.get("class", which)
+        value = which if which in names else (EACH if names else ANY)
+        classes = gr.update(choices=[ANY, EACH, *names], value=value, visible=bool(names))
+        number = link.get("seed", "")
+        if not number.isdecimal() or int(number) > shared.MAX_SEED:
+            return [classes, gr.update(visible=bool(names)), gr.skip(), gr.skip()]
+        return [classes, gr.update(visible=bool(names)), int(number), False]
 
-    linked = loaded.then(
-        read_link, model, [which, guidance_scale, seeds, randomise], **shared.AT_ONCE
-    )
+    selected = [which, guidance_scale, seeds, randomise]
     show = partial(first_samples, models)
-    linked.then(show, model, [images, text], **shared.AT_ONCE)
-    update = partial(class_options, models=models)
-    model.input(update, [model, which], [which, guidance_scale], **shared.AT_ONCE)
-    gr.on(model.input, show, model, [images, text], cancels=[event], **options)
+    for change in (loaded.then, model.input):
+        opened = change(shared.endpoint(select_model), [model, which], selected, **shared.AT_ONCE)
+        opened.then(show, model, [images, text], **shared.AT_ONCE)
+    model.input(None, cancels=[event], **shared.AT_ONCE)

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -199,16 +198,8 @@ def plot_bits(held_out: np.ndarray, bits: float, subject: str) -> Figure:
     axes.hist(held_out, min(30, max(5, len(held_out) // 10)), color="C0", alpha=0.7)
     axes.axvline(bits, color="C3", lw=2.5)
     left, right = axes.get_xlim()
-    is_left = bits < (left + right) / 2
-    axes.annotate(
-        "this image",
-        (bits, 0.9),
-        ((6 if is_left else -6), 0),
-        ("data", "axes fraction"),
-        "offset points",
-        color="C3",
-        ha="left" if is_left else "right",
-    )
+    side = "left" if bits < (left + right) / 2 else "right"
+    axes.set_title("this image", x=(bits - left) / (right - left), color="C3", ha=side)
     axes.set(xlabel="bits per dim (fewer: more likely)", ylabel=f"held-out {subject}", yticks=[])
     axes.spines[["top", "right", "left"]].set_visible(False)
     return figure
@@ -254,8 +245,13 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
             )
             # the endpoint reads the file, and reports unreadable ones
             upload.preprocess = lambda payload: payload and payload.path
+            # without a background gradio's sketchpad starts without a brush
+            paper = np.full((SIDE, SIDE, 3), 255, np.uint8)
+            blank = {"background": paper, "layers": [], "composite": paper}
             drawing = gr.Sketchpad(
+                blank,
                 label="Drawing",
+                sources=(),
                 type="pil",
                 image_mode="RGB",
                 canvas_size=(SIDE, SIDE),
@@ -305,19 +301,22 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     options = {"api_name": "score", **shared.QUEUES["score"]}
     api.click(shared.endpoint(scorer.score), called, outputs, **options)
 
-    def open_model(name: str) -> list[Any]:
+    def open_model(name: str, uploaded: str | None = None) -> list[Any]:
+        """Return the examples, the first one unless an image was uploaded, and the sources."""
         config = models.config(name)
         images = examples(models.folder(name), config, models.data_root)
+        first = shared.save_file(images[0], "example.png") if images else None
         kinds = [UPLOAD, DRAW] if config.image_shape[0] == 1 else [UPLOAD]
-        first = None
-        if images:
-            first = gr.processing_utils.save_pil_to_cache(
-                images[0], gr.utils.get_upload_folder(), format="png"
-            )
-        return [images, first, gr.update(choices=kinds, value=UPLOAD)]
+        return [
+            images,
+            gr.skip() if uploaded else first,
+            gr.update(choices=kinds, value=UPLOAD),
+        ]
 
-    opened = partial(shared.endpoint(open_model))
-    for event in (loaded.then, model.input):
-        event(opened, model, [shown, upload, source], **shared.AT_ONCE)
+    opened = shared.endpoint(open_model)
+    loaded.then(opened, [model, upload], [shown, upload, source], **shared.AT_ONCE)
+    model.input(opened, model, [shown, upload, source], **shared.AT_ONCE)
+    # gradio's clear button also removes the background
+    drawing.clear(lambda: blank, None, drawing, **shared.AT_ONCE)
     source.change(select_source, source, [upload, drawing], **shared.AT_ONCE)
     shown.select(select_example, shown, [upload, source], **shared.AT_ONCE)

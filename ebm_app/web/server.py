@@ -39,8 +39,11 @@ CSS = """
 [data-testid="matplotlib"] { padding-top: 2rem; }
 /* gallery: five columns, as many rows as needed */
 .small .grid-wrap { min-height: 0 !important; max-height: none !important; padding-top: 2rem; }
-.small .grid-container { grid-template-columns: repeat(5, 1fr) !important; }
-.small .thumbnail-item { min-width: 0; width: 100%; }
+.small .grid-container { grid-template-columns: repeat(5, minmax(0, 1fr)) !important; }
+.small .gallery-item, .small .thumbnail-item { min-width: 0; width: 100%; }
+/* captions below the images, not over them */
+.small .thumbnail-item { height: auto; aspect-ratio: auto; }
+.small .caption-label { position: static; max-width: none; margin: 0; white-space: normal; }
 /* wrap table cells between words only */
 .prose table th, .prose table td {
   border-color: var(--border-color-primary);

@@ -1,14 +1,12 @@
 """Components, event options and the wrapper of endpoints that the pages share."""
 
 import inspect
-import json
-import logging
 import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial, wraps
 from html import escape
 from pathlib import Path
@@ -38,15 +36,8 @@ QUEUES = {
     kind: {"concurrency_id": kind, "concurrency_limit": limit}
     for kind, limit in (("sample", 2), ("score", 2), ("research", 1))
 }
-FAILED = "Internal error; see the server log. Try another model or other settings."
 #: Folder of an absolute path in a message, quoted or not
 FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
-#: JavaScript that writes values by name into the address of the browser
-WRITE_LINK = """(...values) => {
-  const address = new URL(window.location);
-  NAMES.forEach((name, place) => address.searchParams.set(name, values[place]));
-  window.history.replaceState(window.history.state, "", address);
-}"""
 #: Grey that is legible on light and on dark pages
 INK = "#808080"
 # plots are transparent, with grey text, so that they fit the light and the dark theme
@@ -69,45 +60,29 @@ def hide_folders(message: str) -> str:
     return FOLDER.sub("", message)
 
 
+def endpoint(run: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    """Return a function or a generator function with fixed keyword arguments that raises a
+    ``UserError`` as ``gr.Error``. Gradio hides the messages of other errors and logs them."""
+
+    def call(*args: Any) -> Any:
+        with reported():
+            return run(*args, **fixed)
+
+    def iterate(*args: Any) -> Iterator[Any]:
+        with reported():
+            yield from run(*args, **fixed)
+
+    return wraps(run)(iterate if inspect.isgeneratorfunction(run) else call)
+
+
 @contextmanager
 def reported() -> Iterator[None]:
-    """Raise errors as ``gr.Error``: the message of a ``UserError``, and for others a general
-    message, with the traceback in the log."""
+    """Raise a ``UserError`` as ``gr.Error``, without folders of the server and HTML."""
     try:
         yield
     except UserError as error:
-        # browsers render the message as HTML
         message = escape(hide_folders(str(error)), quote=False)
         raise gr.Error(message, print_exception=False) from None
-    except Exception as error:
-        logging.getLogger(__name__).error("error in a call", exc_info=error)
-        raise gr.Error(FAILED, print_exception=False) from None
-
-
-def endpoint(run: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    """Return a function or a generator function of the page whose errors are reported. ``fixed``
-    are keyword arguments that are not inputs of the page."""
-    bound = partial(run, **fixed)
-
-    @wraps(run)
-    def call(*args: Any) -> Any:
-        with reported():
-            return bound(*args)
-
-    @wraps(run)
-    def iterate(*args: Any) -> Iterator[Any]:
-        with reported():
-            yield from bound(*args)
-
-    wrapped = iterate if inspect.isgeneratorfunction(run) else call
-    wrapped.__signature__ = inspect.Signature(
-        [
-            parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for name, parameter in inspect.signature(run).parameters.items()
-            if name not in fixed
-        ]
-    )
-    return wrapped
 
 
 def start_by(
@@ -129,9 +104,10 @@ def start_by(
     def switch(running: bool) -> list[dict[str, Any]]:
         return [gr.update(visible=not running), gr.update(visible=running)]
 
-    options = {"api_name": run.__name__, **QUEUES[kind]}
     start.click(partial(switch, True), None, [start, stop], **AT_ONCE)
-    event = start.click(endpoint(run, **fixed), inputs, outputs, **options)
+    event = start.click(
+        endpoint(run, **fixed), inputs, outputs, api_name=run.__name__, **QUEUES[kind]
+    )
     event.then(partial(switch, False), None, [start, stop], **AT_ONCE)
     stop.click(partial(switch, False), None, [start, stop], cancels=[event], **AT_ONCE)
     return event
@@ -159,23 +135,6 @@ def model_selector(app: gr.Blocks, models: Models) -> tuple[gr.Dropdown, Depende
     loaded = app.load(restore, stored, model, **AT_ONCE)
     model.input(lambda name: name, model, stored, **AT_ONCE)
     return model, loaded
-
-
-def read_number(parameters: Mapping[str, str], name: str, most: float) -> float | None:
-    """Return a query parameter as a number from 0 to ``most``, or None if it is invalid.
-
-    >>> read_number({"seed": "7"}, "seed", 9), read_number({"seed": "-1"}, "seed", 9)
-    (7.0, None)
-    """
-    with suppress(KeyError, ValueError):
-        value = float(parameters[name])
-        return value if 0 <= value <= most else None
-    return None
-
-
-def write_link(*names: str) -> str:
-    """Return JavaScript that writes the inputs of an event, by ``names``, into the address."""
-    return WRITE_LINK.replace("NAMES", json.dumps(names))
 
 
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
