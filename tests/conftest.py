@@ -22,6 +22,7 @@ from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.pictures import to_uint8
 from ebm_app.ebm import EBM
+from ebm_app.evaluation.reference import save_bits
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.utils.errors import UserError
 
@@ -188,7 +189,11 @@ def folder(tmp_path_factory) -> Path:
         ebm = EBM(config)
         torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
         ebm.save_pretrained(folder / name)
-    AnomalyDetector(folder / "grey").fit(load_images("digits").test[:80]).save(folder / "grey")
+    held_out, grey = load_images("digits").test, EBM.from_pretrained(folder / "grey")
+    AnomalyDetector(folder / "grey").fit(held_out[:80]).save(folder / "grey")
+    save_bits(
+        folder / "grey", grey, grey.likelihood(held_out[:20], repeats=1).bits_per_dim, "test"
+    )
     (folder / "notes").mkdir()
     return folder
 

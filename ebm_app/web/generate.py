@@ -123,13 +123,22 @@ def labels_of(which: str, names: Sequence[str], num_images: int) -> tuple[str, .
     return tuple(names[:num_images]) if which == EACH else (which,)
 
 
+def class_options(names: Sequence[str], which: str | None) -> dict[str, Any]:
+    """Return an update of the class choice for a model with classes ``names``. The choice is kept
+    if the model has the class."""
+    value = which if which in names else (EACH if names else ANY)
+    return gr.update(choices=[ANY, EACH, *names], value=value, visible=bool(names))
+
+
 @lru_cache(maxsize=16)
-def first_samples(models: Models, model: str) -> tuple[list[tuple[Image.Image, str]], str]:
-    """Return samples that are stored with a model, with their log-likelihoods, and a text."""
+def first_samples(models: Models, model: str) -> tuple[list[tuple[Image.Image, str]], str, Any]:
+    """Return samples that are stored with a model, with their log-likelihoods, a text, and a file
+    with the samples in a grid."""
     images = stored_samples(models.folder(model), models.config(model))
     if images is None:
-        return [], ""
-    return captioned(images, likelihoods(models.load(model), images)), STORED
+        return [], "", None
+    grid = shared.save_file(shared.render(images), f"{model.replace('/', '-')}.png")
+    return captioned(images, likelihoods(models.load(model), images)), STORED, grid
 
 
 def build(app: gr.Blocks, models: Models, seed: int) -> None:
@@ -166,17 +175,18 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     def select_model(name: str, which: str | None, request: gr.Request) -> list[Any]:
         """Return the classes of a model, with the class and the seed of the address."""
         link, names = request.query_params, models.config(name).classes()
-        which = link.get("class", which)
-        value = which if which in names else (EACH if names else ANY)
-        classes = gr.update(choices=[ANY, EACH, *names], value=value, visible=bool(names))
+        updates = [
+            class_options(names, link.get("class", which)),
+            gr.update(visible=bool(names)),
+        ]
         number = link.get("seed", "")
-        if not number.isdecimal() or int(number) > shared.MAX_SEED:
-            return [classes, gr.update(visible=bool(names)), gr.skip(), gr.skip()]
-        return [classes, gr.update(visible=bool(names)), int(number), False]
+        if number.isdecimal() and int(number) <= shared.MAX_SEED:
+            return [*updates, int(number), False]
+        return [*updates, gr.skip(), gr.skip()]
 
     selected = [which, guidance_scale, seeds, randomise]
     show = partial(first_samples, models)
     for change in (loaded.then, model.input):
         opened = change(shared.endpoint(select_model), [model, which], selected, **shared.AT_ONCE)
-        opened.then(show, model, [images, text], **shared.AT_ONCE)
+        opened.then(show, model, [images, text, file], **shared.AT_ONCE)
     model.input(None, cancels=[event], **shared.AT_ONCE)

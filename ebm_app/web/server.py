@@ -39,7 +39,10 @@ CSS = """
 [data-testid="matplotlib"] { padding-top: 2rem; }
 /* gallery: five columns, as many rows as needed */
 .small .grid-wrap { min-height: 0 !important; max-height: none !important; padding-top: 2rem; }
-.small .grid-container { grid-template-columns: repeat(5, minmax(0, 1fr)) !important; }
+.small .grid-container {
+  grid-template-columns: repeat(5, minmax(0, 1fr)) !important;
+  grid-auto-rows: auto !important;
+}
 .small .gallery-item, .small .thumbnail-item { min-width: 0; width: 100%; }
 /* captions below the images, not over them */
 .small .thumbnail-item { height: auto; aspect-ratio: auto; }
@@ -59,6 +62,12 @@ CSS = """
   color: var(--primary-800) !important;
 }
 """
+#: Images that cannot be loaded, as after the end of the server, are left blank.
+HEAD = """<script>
+addEventListener("error", ({ target }) => {
+  if (target instanceof HTMLImageElement) target.style.visibility = "hidden";
+}, true);
+</script>"""
 
 
 def serve(
@@ -99,6 +108,7 @@ def serve(
             footer_links=["api"],
             theme=THEME,
             css=CSS,
+            head=HEAD,
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={

@@ -1,5 +1,6 @@
 """The web app in a headless Chromium: visitor actions, and no external requests."""
 
+import json
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ from conftest import load_script, save_digit, save_picture
 from playwright.sync_api import expect
 
 from ebm_app.web.app import PAGES
+from ebm_app.web.score import Scorer
 
 pytestmark = pytest.mark.browser
 scenes = load_script("tools/screenshots.py")
@@ -24,6 +26,12 @@ def answer(page):
     return box
 
 
+def answer_of(path, models):
+    """Return the first line and the metrics of the answer of "grey" for a file."""
+    *_, last = Scorer(models, 5).score("grey", str(path))
+    return last.text.split("\n")[0].removeprefix("## "), last.metrics
+
+
 def send(page, path):
     page.locator("input[type=file]").first.set_input_files(path)
 
@@ -34,11 +42,8 @@ def test_new_image_replaces_the_answer_of_the_old_one(visit, models, tmp_path):
         send(page, save_digit(tmp_path / f"{index}.png", index))
         page.wait_for_timeout(300)
     page.wait_for_timeout(6000)
-    from ebm_app.web.score import Scorer
-
-    *_, expected = Scorer(models, 5).score("grey", str(tmp_path / "1.png"))
-    head = expected.text.split("\n")[0].removeprefix("## ")
-    expect(page.locator("#answer h2")).to_have_text(head, timeout=WAIT)
+    expected, _ = answer_of(tmp_path / "1.png", models)
+    expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
 
 
 def test_unreadable_file_is_named_in_the_answer(visit, tmp_path):
@@ -53,10 +58,94 @@ def test_unreadable_file_is_named_in_the_answer(visit, tmp_path):
 def test_drawing_is_scored_when_the_pen_lifts(visit):
     page = visit()
     page.get_by_label("Draw", exact=True).check()
-    expect(page.locator("#answer")).to_contain_text("Upload an image, draw one", timeout=WAIT)
+    empty, number = re.compile("Upload an image, draw one"), page.locator("#answer h2")
+    expect(page.locator("#answer")).to_have_text(empty, timeout=WAIT)
     scenes.draw(page, ((0.5, 0.2), (0.5, 0.8)))
     answer(page)
     expect(page.get_by_alt_text(SEEN)).to_be_visible(timeout=WAIT)
+    first = number.inner_text()
+    scenes.draw(page, ((0.3, 0.5), (0.7, 0.5)))
+    expect(number).not_to_have_text(first, timeout=WAIT)
+    page.get_by_role("button", name="Undo").first.click()
+    expect(number).to_have_text(first, timeout=WAIT)
+    page.get_by_role("button", name="Clear canvas").first.click()
+    expect(page.locator("#answer")).to_have_text(empty, timeout=WAIT)
+    scenes.draw(page, ((0.5, 0.2), (0.5, 0.8)))
+    answer(page)
+
+
+def test_only_grey_models_have_a_canvas(visit):
+    page = visit(query="&model=colour")
+    page.get_by_label("Draw", exact=True).wait_for(state="detached", timeout=WAIT)
+
+
+def test_photograph_is_framed_unless_its_pixels_are_wanted(visit, tmp_path):
+    page = visit()
+    picture, _ = load_script("tools/handwriting.py").draw_picture(5)
+    picture.save(tmp_path / "photo.png")
+    send(page, tmp_path / "photo.png")
+    expect(answer(page)).to_contain_text("The ink was taken from its paper", timeout=WAIT)
+    framed = page.get_by_alt_text(SEEN).get_attribute("src")
+    page.get_by_label("Use the pixels as they are").check()
+    expect(page.locator("#answer")).to_contain_text("Dark on light was inverted", timeout=WAIT)
+    assert page.get_by_alt_text(SEEN).get_attribute("src") != framed
+
+
+def test_answer_has_one_number_and_its_rank(visit, models, tmp_path):
+    page = visit()
+    send(page, save_digit(tmp_path / "1.png", 1))
+    head, metrics = answer_of(tmp_path / "1.png", models)
+    expect(page.locator("#answer")).to_contain_text(head, timeout=WAIT)
+    share = (models.open("grey").held_out.bits > metrics["bits_per_dim"]).mean()
+    expect(answer(page)).to_contain_text(f"More likely than {share:.0%} of 20 held-out digits")
+    expect(page.get_by_label("Plot of Bits per dim of held-out images")).to_be_visible()
+    assert page.get_by_text("integral").count() == 0
+    assert page.get_by_text("Unusual regions").locator("visible=true").count() == 0
+
+
+def test_progress_is_shown_until_the_number(visit, tmp_path):
+    page = visit()
+    answer(page)
+    send(page, save_digit(tmp_path / "2.png", 2))
+    expect(page.get_by_text(re.compile("processing|queue")).first).to_be_visible(timeout=WAIT)
+
+
+def test_pages_have_addresses_and_the_back_button_works(visit):
+    page = visit("toy")
+    page.get_by_role("button", name="Train").wait_for(timeout=WAIT)
+    page.get_by_role("link", name="Mutual information").click()
+    page.get_by_role("button", name="Learn").wait_for(timeout=WAIT)
+    assert page.url.split("?")[0].endswith("/mutual-information")
+    page.go_back()
+    page.get_by_role("button", name="Train").wait_for(timeout=WAIT)
+
+
+def test_error_messages_run_no_script(visit):
+    """Gradio repeats an invalid choice in its message."""
+    page = visit("generate")
+    html = "<img src=x onerror=document.title='changed'>"
+
+    def replace(route):
+        call = route.request.post_data_json
+        route.continue_(post_data=json.dumps({**call, "data": [html, *call["data"][1:]]}))
+
+    page.get_by_label("2", exact=True).wait_for(state="attached", timeout=WAIT)
+    page.route("**/queue/join*", replace)
+    scenes.press(page, "Generate")
+    page.get_by_test_id("toast-text").first.wait_for(timeout=WAIT)
+    page.wait_for_timeout(1000)
+    assert page.title() != "changed" and not page.locator("img[onerror]").count()
+
+
+def test_images_of_a_stopped_server_are_blank(visit):
+    page = visit("generate")
+    page.route("**/file=**", lambda route: route.abort())
+    scenes.press(page, "Generate")
+    scenes.text_of(page, "Run", "^10 images", WAIT)
+    broken = page.locator(".small img")
+    assert broken.count() == 10
+    for index in range(10):
+        expect(broken.nth(index)).not_to_be_visible()
 
 
 def test_flagged_image_has_no_class(visit, tmp_path):

@@ -14,7 +14,6 @@ from ebm_app.evaluation.drawings import read_upload
 from ebm_app.evaluation.held_out import stored_samples
 from ebm_app.evaluation.reference import HeldOutBits, save_bits
 from ebm_app.folders import BUNDLED
-from ebm_app.sampling import SAMPLERS
 from ebm_app.web import card, generate, score, shared
 from ebm_app.web.models import Models
 
@@ -133,12 +132,14 @@ def test_steps_and_final_images_are_shown(models, monkeypatch):
     assert heads == ["Step 1 of 3", "Step 2 of 3", "Step 3 of 3", "5 images", "5 images"]
     ebm = models.load("grey")
     expected = ebm.sample(5, "probability_flow", seed=7, num_steps=3)
-    bounds = ebm.likelihood(expected).log_prob.tolist()
+    found = ebm.likelihood(expected, repeats=generate.DRAWS)
+    bounds = [*zip(found.log_prob.tolist(), found.error.tolist(), strict=True)]
     images, *_, grid = steps[-1]
-    for (picture, text), image, bound in zip(images, to_uint8(expected), bounds, strict=True):
+    shown = zip(images, to_uint8(expected), bounds, strict=True)
+    for (picture, text), image, (bound, error) in shown:
         factor = picture.width // 8
         assert np.array_equal(pixels(picture), image[..., 0].repeat(factor, 0).repeat(factor, 1))
-        assert text == f"log p ≥ −{-bound:.0f}"
+        assert text == f"log p ≥ −{-bound:.0f} ± {error:.0f}"
     assert np.array_equal(pixels(grid), pixels(shared.render(expected)))
     seeds = {[*run(models, randomise=True, num=1)][-1][2] for _ in range(3)}
     assert len(seeds) == 3 and 7 not in seeds
@@ -157,12 +158,12 @@ def test_images_of_chosen_classes_are_generated(models):
 
 
 def test_class_choice_is_offered_to_class_conditional_models(models):
-    classes, slider = generate.class_options("labelled", "one of each", models=models)
-    labels = ["any", "one of each", "0", "1", "2"]
-    assert classes["choices"] == labels and slider["visible"]
+    names = models.config("labelled").classes()
+    classes = generate.class_options(names, "one of each")
+    assert classes["choices"] == ["any", "one of each", "0", "1", "2"] and classes["visible"]
     for kept, value in (("2", "2"), ("7", "one of each")):
-        assert generate.class_options("labelled", kept, models=models)[0]["value"] == value
-    classes, _ = generate.class_options("grey", "2", models=models)
+        assert generate.class_options(names, kept)["value"] == value
+    classes = generate.class_options((), "2")
     assert not classes["visible"] and classes["value"] == "any"
     assert models.classes() == ["0", "1", "2"]
     assert generate.labels_of("one of each", (), 1) == generate.labels_of("any", (), 1) == ()
@@ -173,12 +174,12 @@ def test_acceptance_of_hmc_is_shown(models):
     assert re.search(r"^1 images in .* · \d+% of the proposals accepted · grey", [*run][-1][1])
 
 
-def test_default_steps_are_those_of_the_sampler(models, monkeypatch):
-    for name in SAMPLERS:
-        first = next(iter(models.load("grey").iterate_sample(1, name)))
-        assert generate.default_steps("grey", name, models=models)["value"] == first.num_steps
-    monkeypatch.setattr(generate, "MAX_STEPS", 10)
-    assert generate.default_steps("grey", "probability_flow", models=models)["value"] == 10
+def test_zero_steps_are_the_default_of_the_sampler(models):
+    def heads(num_steps):
+        frames = generate.generate("grey", "dpm", 1, num_steps, 0, False, models=models)
+        return [text.split(" in ")[0] for _, text, *_ in frames]
+
+    assert "Step 25 of 25" in heads(0) and "Step 4 of 4" in heads(4)
 
 
 def test_model_card_shows_its_text_and_curves(models, tmp_path):

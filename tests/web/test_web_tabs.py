@@ -54,9 +54,9 @@ def test_every_evaluation_is_shown(monkeypatch):
 def test_information_of_the_paper_is_learned_step_by_step():
     outputs = list(information.mi_paper(40, 100, 3))
     plot, text, metrics = outputs[-1]
-    assert "truth 10 nats" in text and f"{metrics['value']:.3f} nats by CTSM-v" in text
+    assert "truth 10 nats" in text and f"{metrics['value']:.2f} nats by CTSM-v" in text
     low, high = metrics["interval"]
-    assert low < high and f"{low:.2f} to {high:.2f} nats" in text
+    assert low < metrics["value"] < high and f"interval {low:.2f} to {high:.2f} · " in text
     assert ("✓" in text) == (low <= 10 <= high) != ("✗" in text)
     assert metrics["step"] == 100 and metrics["truth"] == 10
     estimate, truth = plot.axes[0].lines
