@@ -64,19 +64,16 @@ def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
     """Draw a stroke on the visible canvas."""
     canvas = page.locator("canvas:visible").first
     canvas.wait_for(timeout=WAIT)
-    undo = page.get_by_role("button", name="Undo", exact=True).locator("visible=true")
-    for _ in range(20):  # the brush is ready later than the canvas
-        canvas.scroll_into_view_if_needed()
-        box = canvas.bounding_box()
-        for number, (x, y) in enumerate(points):
-            page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=6)
-            if not number:
-                page.mouse.down()
-        page.mouse.up()
-        page.wait_for_timeout(1500)
-        if undo.is_enabled():
-            return
-    raise TimeoutError("The canvas does not accept strokes.")
+    # the brush is ready later than the canvas
+    page.get_by_role("button", name="Clear canvas").wait_for(timeout=WAIT)
+    page.wait_for_timeout(1000)
+    canvas.evaluate("canvas => canvas.scrollIntoView({ block: 'center' })")
+    box = canvas.bounding_box()
+    for number, (x, y) in enumerate(points):
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=6)
+        if not number:
+            page.mouse.down()
+    page.mouse.up()
 
 
 def run_scene(page: Page, name: str) -> None:

@@ -13,7 +13,7 @@ import csv
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from ebm_app.utils.files import name_in_errors
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ebm_app.config import EBMConfig
+    from ebm_app.data.levels import ImageFormat
     from ebm_app.ebm import EBM
 
 COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim")
@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     check_folder(args.folder)
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
+    from ebm_app.evaluation.drawings import levels_of_upload
     from ebm_app.likelihood.bits import images_per_batch
     from ebm_app.likelihood.draws import CHECKS
     from ebm_app.utils.processes import resolve_device
@@ -73,7 +74,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     num_dims = math.prod(ebm.config.image_shape) * (args.repeats or CHECKS[0])
     size, rows = args.batch_size or images_per_batch(num_dims, ebm.device), []
     for begin in tqdm(range(0, len(files), size), desc="score"):
-        images = read_levels(files, begin, size, ebm.config, args, args.frame)
+        if args.frame:
+            images = read_files(
+                files, begin, size, lambda file: levels_of_upload(file, ebm.config), args.skip_bad
+            )
+        else:
+            images = read_levels(files, begin, size, ebm.config, args)
         if images:
             names = [name_of(files[number], args.folder) for number in images]
             batch = [*zip(names, *score(ebm, images, args), strict=True)]
@@ -96,29 +102,33 @@ def check_folder(folder: str | Path) -> None:
 
 
 def read_levels(
+    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ImageFileFlags
+) -> "dict[int, Tensor]":
+    """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index, converted as
+    the flags allow."""
+    from ebm_app.data.pictures import convert_image  # slow to import
+
+    def read(file: Path) -> "Tensor":
+        return convert_image(file, str(file), form, args.conversions())
+
+    return read_files(files, begin, num, read, args.skip_bad)
+
+
+def read_files(
     files: Sequence[Path],
     begin: int,
     num: int,
-    form: "EBMConfig",
-    args: ImageFileFlags,
-    frame: bool = False,
+    read: Callable[[Path], "Tensor"],
+    skip_bad: bool,
 ) -> "dict[int, Tensor]":
-    """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index, with
-    ``frame`` prepared as uploads of the web page. With ``--skip_bad``, print the errors of files
-    that cannot be used."""
-    # slow to import
-    from ebm_app.data.pictures import convert_image
-    from ebm_app.evaluation.drawings import levels_of_upload
-
+    """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index. With
+    ``skip_bad``, print the errors of files that cannot be used."""
     levels = {}
     for number, file in enumerate(files[begin : begin + num], begin):
         try:
-            if frame:
-                levels[number] = levels_of_upload(file, form)
-            else:
-                levels[number] = convert_image(file, str(file), form, args.conversions())
+            levels[number] = read(file)
         except UserError as error:
-            if not args.skip_bad:
+            if not skip_bad:
                 raise
             print(f"skipped: {error}", file=sys.stderr)
     return levels
