@@ -301,21 +301,24 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     options = {"api_name": "score", **shared.QUEUES["score"]}
     api.click(shared.endpoint(scorer.score), called, outputs, **options)
 
-    def open_model(name: str, uploaded: str | None = None) -> list[Any]:
-        """Return the examples, the first one unless an image was uploaded, and the sources."""
+    def open_model(name: str) -> list[Any]:
+        """Return the examples of a model, the first one as the upload, and the sources."""
         config = models.config(name)
         images = examples(models.folder(name), config, models.data_root)
         first = shared.save_file(images[0], "example.png") if images else None
         kinds = [UPLOAD, DRAW] if config.image_shape[0] == 1 else [UPLOAD]
-        return [
-            images,
-            gr.skip() if uploaded else first,
-            gr.update(choices=kinds, value=UPLOAD),
-        ]
+        return [images, first, gr.update(choices=kinds, value=UPLOAD)]
 
-    opened = shared.endpoint(open_model)
-    loaded.then(opened, [model, upload], [shown, upload, source], **shared.AT_ONCE)
-    model.input(opened, model, [shown, upload, source], **shared.AT_ONCE)
+    def open_first(name: str, uploaded: str | None, kind: str) -> list[Any]:
+        """Return the same without replacing what a fast visitor has uploaded or selected."""
+        images, first, source = open_model(name)
+        value = kind if kind in source["choices"] else UPLOAD
+        return [images, gr.skip() if uploaded else first, {**source, "value": value}]
+
+    outputs = [shown, upload, source]
+    first = shared.endpoint(open_first)
+    loaded.then(first, [model, upload, source], outputs, **shared.AT_ONCE)
+    model.input(shared.endpoint(open_model), model, outputs, **shared.AT_ONCE)
     # gradio's clear button also removes the background
     drawing.clear(lambda: blank, None, drawing, **shared.AT_ONCE)
     source.change(select_source, source, [upload, drawing], **shared.AT_ONCE)

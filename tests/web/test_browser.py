@@ -32,12 +32,19 @@ def answer_of(path, models):
     return last.text.split("\n")[0].removeprefix("## "), last.metrics
 
 
+def open_score(visit):
+    """Open the Score page, and wait for the answer of its first example."""
+    page = visit()
+    answer(page)
+    return page
+
+
 def send(page, path):
     page.locator("input[type=file]").first.set_input_files(path)
 
 
 def test_new_image_replaces_the_answer_of_the_old_one(visit, models, tmp_path):
-    page = visit()
+    page = open_score(visit)
     for index in (0, 1):
         send(page, save_digit(tmp_path / f"{index}.png", index))
         page.wait_for_timeout(300)
@@ -47,7 +54,7 @@ def test_new_image_replaces_the_answer_of_the_old_one(visit, models, tmp_path):
 
 
 def test_unreadable_file_is_named_in_the_answer(visit, tmp_path):
-    page = visit()
+    page = open_score(visit)
     (tmp_path / "a.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     send(page, tmp_path / "a.svg")
     box = page.locator("#answer")
@@ -80,7 +87,7 @@ def test_only_grey_models_have_a_canvas(visit):
 
 
 def test_photograph_is_framed_unless_its_pixels_are_wanted(visit, tmp_path):
-    page = visit()
+    page = open_score(visit)
     picture, _ = load_script("tools/handwriting.py").draw_picture(5)
     picture.save(tmp_path / "photo.png")
     send(page, tmp_path / "photo.png")
@@ -92,7 +99,7 @@ def test_photograph_is_framed_unless_its_pixels_are_wanted(visit, tmp_path):
 
 
 def test_answer_has_one_number_and_its_rank(visit, models, tmp_path):
-    page = visit()
+    page = open_score(visit)
     send(page, save_digit(tmp_path / "1.png", 1))
     head, metrics = answer_of(tmp_path / "1.png", models)
     expect(page.locator("#answer")).to_contain_text(head, timeout=WAIT)
@@ -104,8 +111,7 @@ def test_answer_has_one_number_and_its_rank(visit, models, tmp_path):
 
 
 def test_progress_is_shown_until_the_number(visit, tmp_path):
-    page = visit()
-    answer(page)
+    page = open_score(visit)
     send(page, save_digit(tmp_path / "2.png", 2))
     expect(page.get_by_text(re.compile("processing|queue")).first).to_be_visible(timeout=WAIT)
 
@@ -149,7 +155,7 @@ def test_images_of_a_stopped_server_are_blank(visit):
 
 
 def test_flagged_image_has_no_class(visit, tmp_path):
-    page = visit()
+    page = open_score(visit)
     noise = np.random.default_rng(0).integers(0, 17, (8, 8)) * 255 / 16
     send(page, save_picture(tmp_path / "noise.png", noise.round()))
     expect(answer(page)).to_contain_text("Flagged as unusual", timeout=WAIT)
