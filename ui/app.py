@@ -1,4 +1,4 @@
-"""Serve the web page: ``ebm ui``."""
+"""Serve the web app: ``ebm ui``."""
 
 from ebm_app.cli.app import main
 from ebm_app.cli.command_line import run_script

@@ -1,4 +1,4 @@
-"""Web page: one module per tab, and shared components."""
+"""Web app: one module per page, and shared components."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Mutual information tab: the paper's Gaussians, learned live, and paired rows in two files."""
+"""Mutual information page: the paper's Gaussians, learned live, and paired rows in two files."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Models on the page: listed at startup, loaded when a visitor selects one."""
+"""Models of the web app: listed at startup, loaded when a visitor selects one."""
 
 from contextlib import suppress
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Server of the page: access control, upload limits and style."""
+"""Server of the web app: access control, upload limits and style."""
 
 import os
 from collections.abc import Sequence
@@ -77,20 +77,20 @@ def serve(
     auth: tuple[str, str] | None,
     allowed_hosts: Sequence[str] = LOCAL_HOSTS,
 ) -> str:
-    """Serve the page from a background thread and return its URL.
+    """Serve the web app from a background thread and return its URL.
 
     Args:
-        app: the page.
+        app: the web app.
         host, port: address to listen on. Without a port, the first free one from 7860.
         auth: user and password.
-        allowed_hosts: values of the Host header that are accepted, which protects a local page
+        allowed_hosts: values of the Host header that are accepted, which protects a local server
             from DNS rebinding.
 
     Raises:
         UserError: if the server cannot listen on the address.
     """
     Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
-    for name in ("NO_PROXY", "no_proxy"):  # gradio requests its own page once at startup
+    for name in ("NO_PROXY", "no_proxy"):  # gradio requests its own address once at startup
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), *LOCAL_HOSTS]))
     app.queue(max_size=MAX_QUEUE, default_concurrency_limit=1)
     try:

@@ -1,4 +1,4 @@
-"""Toy tab: learn the log density ratio of a problem with a known answer."""
+"""Toy page: learn the log density ratio of a problem with a known answer."""
 
 import math
 import time
