@@ -17,7 +17,7 @@ from ebm_app.cli.command_line import parse, run_script
 from ebm_app.utils.fields import configuration, setting
 
 #: Max waiting time in milliseconds
-WAIT = 600_000
+WAIT = 120_000
 #: Colours of a screenshot, reduced to keep files small
 NUM_COLOURS = 128
 #: Page -> (button that starts the run, label and final text of its text box), or None
@@ -85,7 +85,7 @@ def run_scene(page: Page, name: str) -> None:
     elif name == "Score":
         page.locator("#answer").get_by_text("unusual").wait_for(timeout=WAIT)
     else:
-        page.get_by_text("images per second in training").wait_for(timeout=WAIT)
+        page.locator(".card table").first.wait_for(timeout=WAIT)
     page.mouse.move(0, 0)
     # images load when scrolled into view, and plots appear after the text
     for place in ("document.body.scrollHeight", "0"):
