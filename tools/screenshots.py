@@ -112,7 +112,7 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Serve the page, visit every page, and write ui-<tab>.png and ui-narrow.png."""
+    """Serve the web app, visit every page, and write ui-<page>.png and ui-narrow.png."""
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
     from ebm_app.cli.app import find_models

@@ -23,8 +23,6 @@ from .models import Models, subject_of
 
 #: Dequantisation draws of an answer, of the refined one, and per call of the model
 DRAWS, REFINED, BATCH = 4, 32, 4
-#: Draws of the bound of each class
-CLASS_DRAWS = 2
 #: Min probability of a class that is named
 SURE = 0.9
 #: False-alarm rate: share of ordinary images that are flagged
@@ -159,8 +157,7 @@ class Scorer:
         yield answer
         names = ebm.config.classes()
         if names and not is_flagged:
-            options = {"num_draws": CLASS_DRAWS} if estimator == "elbo" else {}
-            (probabilities,) = ebm.classify(image, seed=self.seed, **options).tolist()
+            (probabilities,) = ebm.classify(image, seed=self.seed).tolist()
             metrics["classes"] = dict(zip(names, probabilities, strict=True))
             best = max(metrics["classes"], key=metrics["classes"].get)
             if metrics["classes"][best] > SURE:
