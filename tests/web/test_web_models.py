@@ -186,7 +186,7 @@ def test_model_card_shows_its_text_and_curves(models, tmp_path):
     text, curves, integral, config = card.model_card(
         "mnist", models=Models({"mnist": BUNDLED / "mnist"})
     )
-    assert "# mnist" in text and "![" not in text and "bits per dim by `elbo`" in text
+    assert "# mnist" in text and "![" not in text and "Bits per dim by estimator" in text
     assert curves.axes[1].lines and len(integral.axes) == 2 and config["dataset"] == "mnist"
     text, curves, integral, _ = card.model_card("colour", models=models)
     assert curves is None and integral is None and "3 × 4 × 8, 256 levels" in text
