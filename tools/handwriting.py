@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         picture.save(file)
         image, _ = read_upload(file, detector.ebm_.config)
         p = detector.p_value(image).item()
-        probabilities = detector.ebm_.classify(image, num_draws=2)[0]
+        probabilities = detector.ebm_.classify(image)[0]
         best = int(probabilities.argmax())
         bits = detector.ebm_.likelihood(image).bits_per_dim.item()
         print(

@@ -128,7 +128,7 @@ def build(seed: int, device: str) -> None:
             with gr.Accordion("Advanced", open=False):
                 steps = shared.slider(50, MAX_STEPS, 2_000, label="Training steps")
                 seeds = shared.seed_box(seed)
-        with gr.Column(scale=2, min_width=300, elem_classes="first"):
+        with gr.Column(scale=2, min_width=300):
             text = shared.text_box(label="Learned mutual information", lines=2)
             outputs = [shared.plot_box(label="Estimate by step"), text, shared.metrics_box()]
     with controls:

@@ -158,7 +158,7 @@ def build(seed: int, device: str) -> None:
                 bounds = {"minimum": MIN_RATE, "maximum": MAX_RATE, "step": 1e-4}
                 rate = gr.Number(1e-2, label="Learning rate", **bounds)
                 seeds = shared.seed_box(seed)
-        with gr.Column(scale=2, min_width=300, elem_classes="first"):
+        with gr.Column(scale=2, min_width=300):
             text = shared.text_box(label="Run", lines=3)
             plot = shared.plot_box(plot_pair(PROBLEMS[first].pair), label="Log ratio")
             densities = shared.plot_box(label="Densities p_t and time score")
