@@ -306,16 +306,14 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
         kinds = [UPLOAD, DRAW] if config.image_shape[0] == 1 else [UPLOAD]
         return [images, first, gr.update(choices=kinds, value=UPLOAD)]
 
-    def open_first(name: str, uploaded: str | None, kind: str) -> list[Any]:
+    def open_first(name: str, uploaded: str | None) -> list[Any]:
         """Return the same without replacing what a fast visitor has uploaded or selected."""
         images, first, source = open_model(name)
-        value = kind if kind in source["choices"] else UPLOAD
-        return [images, gr.skip() if uploaded else first, {**source, "value": value}]
+        return [images, gr.skip() if uploaded else first, gr.update(choices=source["choices"])]
 
-    outputs = [shown, upload, source]
-    first = shared.endpoint(open_first)
-    loaded.then(first, [model, upload, source], outputs, **shared.AT_ONCE)
-    model.input(shared.endpoint(open_model), model, outputs, **shared.AT_ONCE)
+    opened = [shown, upload, source]
+    loaded.then(shared.endpoint(open_first), [model, upload], opened, **shared.AT_ONCE)
+    model.input(shared.endpoint(open_model), model, opened, **shared.AT_ONCE)
     # gradio's clear button also removes the background
     drawing.clear(lambda: blank, None, drawing, **shared.AT_ONCE)
     source.change(select_source, source, [upload, drawing], **shared.AT_ONCE)

@@ -64,9 +64,10 @@ CSS = """
 """
 #: Images that cannot be loaded, as after the end of the server, are left blank.
 HEAD = """<script>
-addEventListener("error", ({ target }) => {
-  if (target instanceof HTMLImageElement) target.style.visibility = "hidden";
-}, true);
+for (const [event, visibility] of [["error", "hidden"], ["load", ""]])
+  addEventListener(event, ({ target }) => {
+    if (target instanceof HTMLImageElement) target.style.visibility = visibility;
+  }, true);
 </script>"""
 
 
