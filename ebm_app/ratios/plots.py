@@ -49,7 +49,7 @@ def plot_trial(
     limits = truth.min() - margin, truth.max() + margin
     # points outside the frame are drawn on its edge
     ratio.plot(truth, estimate.clip(*limits), ls="", marker=".", ms=3, alpha=0.5, color="C0")
-    ratio.plot(limits, limits, color="black", ls="--", lw=1, label="exact")
+    ratio.plot(limits, limits, color="C7", ls="--", lw=1, label="exact")
     ratio.set(xlim=limits, ylim=limits)
     ratio.legend(fontsize="small", loc="upper left")
     error.set_title("squared error, nats², by step", fontsize="small")
@@ -84,7 +84,7 @@ def plot_learning(curve: Sequence[tuple[int, float]], truth: float) -> Figure:
     figure = Figure(figsize=(WIDTH, 2.6), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     axes.plot(*zip(*curve, strict=True), color="C0", label="estimate")
-    axes.axhline(truth, color="black", ls="--", lw=1, label=f"truth, {truth:g} nats")
+    axes.axhline(truth, color="C7", ls="--", lw=1, label=f"truth, {truth:g} nats")
     axes.set(xlabel="training step", ylabel="mutual information, nats")
     axes.legend(fontsize="small", loc="lower right")
     return figure
