@@ -142,7 +142,7 @@ def test_error_messages_run_no_script(visit):
         call = route.request.post_data_json
         route.continue_(post_data=json.dumps({**call, "data": [html, *call["data"][1:]]}))
 
-    page.get_by_label("2", exact=True).wait_for(state="attached", timeout=WAIT)
+    page.get_by_role("button", name="Generate").wait_for(timeout=WAIT)
     page.route("**/queue/join*", replace)
     scenes.press(page, "Generate")
     page.get_by_test_id("toast-text").first.wait_for(timeout=WAIT)
