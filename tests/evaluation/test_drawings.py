@@ -127,9 +127,9 @@ def test_photographed_digit_equals_the_digit(number, tmp_path):
     picture.save(tmp_path / "photo.jpeg", quality=90)
     image, notes = drawings.read_upload(tmp_path / "photo.jpeg", MNIST)
     assert notes == [drawings.FRAMED]
-    example = Image.open(BUNDLED / "mnist" / f"example_{handwriting.PICTURES[number][1]}.png")
+    example = Image.open(BUNDLED / "mnist" / f"example_{handwriting.SCENES[number].example}.png")
     expected = prepare_image(example, MNIST)
-    angle = handwriting.PICTURES[number][4]
+    angle = handwriting.SCENES[number].angle
     if not angle:  # rotated ink differs
         overlap = torch.corrcoef(torch.stack([image.flatten(), expected.flatten()]))[0, 1]
         assert overlap > 0.6
