@@ -32,6 +32,9 @@ from unusual_images import KINDS, make_unusual
 RATE = 0.05
 #: Number of validation images to fit the other detectors
 NUM_FITTED = 2000
+#: Resolution of the picture of the maps, and upper end and label of its colour scale
+DPI, MAX_EXCESS = 130, 6
+EXCESS_LABEL = "excess (nine in ten ordinary images: below 1)"
 #: Data set of a model -> data set whose test images are unusual for it
 OTHER_DATASETS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist", "cifar10": "fashion_mnist"}
 
@@ -143,17 +146,16 @@ def auroc(ordinary: np.ndarray, unusual: np.ndarray) -> float:
 
 def save_maps(maps: Mapping[str, tuple[Tensor, np.ndarray]], path: Path) -> None:
     """Draw an image (C, H, W) of each kind, and below it the image with its map (H, W)."""
-    # matplotlib takes a second to import
-    from matplotlib.figure import Figure
-
-    from ebm_app.evaluation.plots import DPI, EXCESS_LABEL, draw_image, overlay_excess
+    from matplotlib.figure import Figure  # takes a second to import
 
     figure = Figure(figsize=(1.3 * len(maps), 3), dpi=DPI, layout="constrained")
     columns = zip(figure.subplots(2, len(maps)).T, maps.items(), strict=True)
     for column, (kind, (image, excess)) in columns:
         for axes in column:
-            draw_image(axes, image)
-        overlay = overlay_excess(column[1], excess)
+            axes.imshow(image.mean(0).numpy(), cmap="gray", vmin=0, vmax=1)
+            axes.set(xticks=[], yticks=[])
+        visible = np.ma.masked_less(excess, 1)
+        overlay = column[1].imshow(visible, cmap="autumn_r", vmin=1, vmax=MAX_EXCESS)
         column[0].set_title(kind, fontsize="x-small", wrap=True)
     place = {"location": "bottom", "shrink": 0.4, "aspect": 40}
     figure.colorbar(overlay, ax=figure.axes, label=EXCESS_LABEL, **place)
