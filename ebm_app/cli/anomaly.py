@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, ImageFileFlags, ModelFlag, Positional, parse
-from ebm_app.cli.score import check_folder, list_images, name_of, read_levels, write_rows
+from ebm_app.cli.score import (
+    check_folder,
+    converter,
+    list_images,
+    name_of,
+    read_levels,
+    write_rows,
+)
 from ebm_app.folders import CONFIG_FILE, find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Fraction, configuration, setting
@@ -78,9 +85,9 @@ def fit(args: Arguments, ebm: "EBM", folder: Path) -> "AnomalyDetector":
     is_new = args.output_dir.resolve() != find_folder(args.model).resolve()
     if is_new and (args.output_dir / CONFIG_FILE).exists():
         raise UserError(f"{args.output_dir} already holds a model. Use another --output_dir.")
-    files, levels = list_images(folder), {}
+    files, levels, read = list_images(folder), {}, converter(ebm.config, args)
     for begin in tqdm(range(0, len(files), BATCH_SIZE), desc="read"):
-        levels |= read_levels(files, begin, BATCH_SIZE, ebm.config, args)
+        levels |= read_levels(files, begin, BATCH_SIZE, read, args.skip_bad)
     if not levels:
         raise UserError(f"No image in '{folder}' could be read. Use another folder.")
     detector = AnomalyDetector(ebm).fit(torch.stack([*levels.values()]))
@@ -99,8 +106,9 @@ def examine(args: Arguments, detector: "AnomalyDetector", folder: Path) -> dict[
 
     detector.threshold(args.alpha)  # raises if the detector was fitted to too few images
     files, config, rows = list_images(folder), detector.ebm_.config, []
+    read = converter(config, args)
     for begin in tqdm(range(0, len(files), BATCH_SIZE), desc="anomaly"):
-        levels = read_levels(files, begin, BATCH_SIZE, config, args)
+        levels = read_levels(files, begin, BATCH_SIZE, read, args.skip_bad)
         if not levels:
             continue
         findings = detector.examine(torch.stack([*levels.values()]))

@@ -14,6 +14,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     check_folder(args.folder)
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
-    from ebm_app.evaluation.drawings import levels_of_upload
     from ebm_app.likelihood.bits import images_per_batch
     from ebm_app.likelihood.draws import CHECKS
     from ebm_app.utils.processes import resolve_device
@@ -72,14 +72,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     files = list_images(args.folder)
     num_dims = math.prod(ebm.config.image_shape) * (args.repeats or CHECKS[0])
+    if args.frame:
+        from ebm_app.evaluation.drawings import levels_of_upload
+
+        read = partial(levels_of_upload, config=ebm.config)
+    else:
+        read = converter(ebm.config, args)
     size, rows = args.batch_size or images_per_batch(num_dims, ebm.device), []
     for begin in tqdm(range(0, len(files), size), desc="score"):
-        if args.frame:
-            images = read_files(
-                files, begin, size, lambda file: levels_of_upload(file, ebm.config), args.skip_bad
-            )
-        else:
-            images = read_levels(files, begin, size, ebm.config, args)
+        images = read_levels(files, begin, size, read, args.skip_bad)
         if images:
             names = [name_of(files[number], args.folder) for number in images]
             batch = [*zip(names, *score(ebm, images, args), strict=True)]
@@ -101,20 +102,14 @@ def check_folder(folder: str | Path) -> None:
         raise UserError(f"'{folder}' is not a folder. Use the path of a folder of images.")
 
 
-def read_levels(
-    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ImageFileFlags
-) -> "dict[int, Tensor]":
-    """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index, converted as
-    the flags allow."""
+def converter(form: "ImageFormat", args: ImageFileFlags) -> Callable[[Path], "Tensor"]:
+    """Return a function that reads a file as levels (C, H, W), converted as the flags allow."""
     from ebm_app.data.pictures import convert_image  # slow to import
 
-    def read(file: Path) -> "Tensor":
-        return convert_image(file, str(file), form, args.conversions())
-
-    return read_files(files, begin, num, read, args.skip_bad)
+    return lambda file: convert_image(file, str(file), form, args.conversions())
 
 
-def read_files(
+def read_levels(
     files: Sequence[Path],
     begin: int,
     num: int,
