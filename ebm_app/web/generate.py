@@ -4,7 +4,8 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -130,15 +131,25 @@ def class_options(names: Sequence[str], which: str | None) -> dict[str, Any]:
     return gr.update(choices=[ANY, EACH, *names], value=value, visible=bool(names))
 
 
-@lru_cache(maxsize=16)
-def first_samples(models: Models, model: str) -> tuple[list[tuple[Image.Image, str]], str, Any]:
+def first_samples(
+    model: str, *, models: Models
+) -> tuple[list[tuple[Image.Image, str]], str, str | None]:
     """Return samples that are stored with a model, with their log-likelihoods, a text, and a file
     with the samples in a grid."""
-    images = stored_samples(models.folder(model), models.config(model))
-    if images is None:
+    samples = scored_samples(models.folder(model), models.load(model))
+    if samples is None:
         return [], "", None
+    images, captions = samples
+    # not cached, since files expire
     grid = shared.save_file(shared.render(images), f"{model.replace('/', '-')}.png")
-    return captioned(images, likelihoods(models.load(model), images)), STORED, grid
+    return captioned(images, captions), STORED, grid
+
+
+@lru_cache(maxsize=16)
+def scored_samples(folder: Path, ebm: EBM) -> tuple[Tensor, list[str]] | None:
+    """Return the samples in a model's folder and the text of their log-likelihoods, or None."""
+    images = stored_samples(folder, ebm.config)
+    return None if images is None else (images, likelihoods(ebm, images))
 
 
 def build(app: gr.Blocks, models: Models, seed: int) -> None:
@@ -185,7 +196,7 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
         return [*updates, gr.skip(), gr.skip()]
 
     selected = [which, guidance_scale, seeds, randomise]
-    show = partial(first_samples, models)
+    show = shared.endpoint(first_samples, models=models)
     for change in (loaded.then, model.input):
         opened = change(shared.endpoint(select_model), [model, which], selected, **shared.AT_ONCE)
         opened.then(show, model, [images, text, file], **shared.AT_ONCE)
