@@ -122,7 +122,7 @@ class ImageData:
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
         if columns != BY_TYPE and not is_hub_dataset(images):
             raise UserError("Only a Hugging Face data set has columns. Leave out their names.")
-        lowest = -1 if labels is None else 0  # a data set has -1 for unknown labels
+        lowest = -1 if labels is None else 0  # in a data set, -1 is an unknown label
         images, own, _, class_names = as_images(images, num_levels, columns=columns)
         labels, class_names = (own, class_names) if labels is None else (labels, ())
         if labels is not None:

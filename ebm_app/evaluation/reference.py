@@ -38,11 +38,11 @@ class HeldOutBits(NamedTuple):
         low, high = np.quantile(self.bits, RANGE)
         return float(low), float(high)
 
-    def share_above(self, bits: float) -> float:
-        """Return the share of the images that take more than a number of bits, which are less
+    def fraction_above(self, bits: float) -> float:
+        """Return the fraction of the images that take more than a number of bits, which are less
         likely.
 
-        >>> HeldOutBits(np.array([1.0, 2.0, 3.0, 4.0])).share_above(2.5)
+        >>> HeldOutBits(np.array([1.0, 2.0, 3.0, 4.0])).fraction_above(2.5)
         0.5
         """
         return float(np.mean(self.bits > bits))

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import gradio as gr
 import matplotlib as mpl
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.data.pictures import to_pil
 from ebm_app.evaluation.drawings import prepare_drawing, read_upload
 from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.reference import HeldOutBits
@@ -19,13 +19,13 @@ from ebm_app.evaluation.scoring import mean_likelihood
 from ebm_app.utils.errors import UserError
 
 from . import shared
-from .models import Models, subject_of
+from .models import LoadedModel, Models, subject_of
 
 #: Dequantisation draws of an answer, of the refined one, and per call of the model
 DRAWS, REFINED, BATCH = 4, 32, 4
 #: Min probability of a class that is named
 SURE = 0.9
-#: False-alarm rate: share of ordinary images that are flagged
+#: False-alarm rate: fraction of ordinary images that are flagged
 ALPHA = 0.05
 #: Max answers in memory
 MAX_ANSWERS = 256
@@ -107,16 +107,17 @@ class Scorer:
         content = hashlib.sha256(image.numpy().tobytes()).digest()
         key = (model, id(loaded), content, repeats, *notes)
         if key not in self.answers:
-            for answer in self.steps(model, image, notes, repeats):
+            for answer in self.steps(loaded, image, notes, repeats):
                 yield answer
             while len(self.answers) >= MAX_ANSWERS:
                 self.answers.pop(next(iter(self.answers)), None)
             self.answers[key] = answer
         yield self.answers[key]
 
-    def steps(self, model: str, image: Tensor, notes: list[str], repeats: int) -> Iterator[Answer]:
+    def steps(
+        self, loaded: LoadedModel, image: Tensor, notes: list[str], repeats: int
+    ) -> Iterator[Answer]:
         """Yield the answer after each of its parts."""
-        loaded = self.models.open(model)
         ebm, subject = loaded.ebm, subject_of(loaded.ebm.config)
         answer = Answer(shared.render(image, 280), "Computing")
         draws = []
@@ -136,7 +137,7 @@ class Scorer:
         bits, held_out = metrics["bits_per_dim"], loaded.held_out
         lines = [number_text(metrics, held_out, subject, ebm.config.num_levels)]
         if held_out is not None:
-            metrics["more_likely_than"] = held_out.share_above(bits)
+            metrics["more_likely_than"] = held_out.fraction_above(bits)
             answer = answer._replace(histogram=plot_bits(held_out.bits, bits, subject))
 
         def text() -> str:
@@ -182,9 +183,9 @@ def number_text(
         lines[1] += f" {noise.capitalize()}"
         return "\n\n".join(lines)
     low, high = held_out.range()
-    share, num = held_out.share_above(metrics["bits_per_dim"]), len(held_out.bits)
+    fraction, num = held_out.fraction_above(metrics["bits_per_dim"]), len(held_out.bits)
     lines[1] += f" Most held-out {subject} take {low:.2g} to {high:.2g}, {noise}"
-    lines.append(f"More likely than {share:.0%} of {num} held-out {subject}.")
+    lines.append(f"More likely than {fraction:.0%} of {num} held-out {subject}.")
     return "\n\n".join(lines)
 
 
@@ -208,9 +209,7 @@ def overlay(image: Tensor, excess: np.ndarray) -> Image.Image:
     pixels = image[0].expand(3, -1, -1).permute(1, 2, 0).numpy()
     colours = mpl.colormaps["autumn_r"](np.clip((excess - 1) / 5, 0, 1))[..., :3]
     mixed = np.where((excess >= 1)[..., None], 0.3 * pixels + 0.7 * colours, pixels)
-    small = to_pil((255 * mixed).round().astype(np.uint8))
-    factor = max(1, 280 // small.width)
-    return small.resize((factor * small.width, factor * small.height), Image.Resampling.NEAREST)
+    return shared.render(torch.from_numpy(mixed).permute(2, 0, 1)[None], 280)
 
 
 def select_source(source: str) -> list[dict[str, Any]]:

@@ -125,7 +125,7 @@ def model_selector(app: gr.Blocks, models: Models) -> tuple[gr.Dropdown, Depende
     """Add a selector of the model. Return it and the event after which it has the model of the
     address, or the one that the visitor selected before."""
     choices = models.choices()
-    model = gr.Dropdown(choices, value=choices[0][1], label="Model", elem_classes="selector")
+    model = gr.Dropdown(choices, value=choices[0][1], label="Model")
     stored = gr.BrowserState(storage_key="model")
 
     def restore(name: str | None, request: gr.Request) -> Any:
