@@ -104,11 +104,15 @@ def learn(args: Arguments) -> dict[str, Any]:
         torch.set_num_threads(1)
     curve = []
     with tqdm(total=iterations, unit="step") as progress:
-        for step, value in learn_information(args.dim, iterations, args.seed, device):
-            curve.append([step, value])
-            progress.update(step - progress.n)
-            progress.set_description(f"{value:.2f} nats, truth {truth:g}")
-    print(f"D = {args.dim}: {value:.3f} nats by CTSM-v after {iterations} steps, truth {truth:g}")
-    figures = {"dim": args.dim, "value": value, "truth": truth, "iterations": iterations}
+        for state in learn_information(args.dim, iterations, args.seed, device):
+            curve.append([state.step, state.value])
+            progress.update(state.step - progress.n)
+            progress.set_description(f"{state.value:.2f} nats, truth {truth:g}")
+    print(
+        f"D = {args.dim}: {state.value:.3f} ± {state.stderr:.3f} nats by CTSM-v after "
+        f"{iterations} steps, truth {truth:g}"
+    )
+    figures = {"dim": args.dim, "value": state.value, "stderr": state.stderr, "truth": truth}
+    figures["iterations"] = iterations
     output.save({**figures, "curve": curve})
     return figures

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,20 +10,11 @@ from matplotlib.figure import Figure
 
 from ebm_app.ratios import ClassifierRatio, CTSMRatio, mutual_information
 from ebm_app.ratios.plots import plot_learning
-from ebm_app.ratios.problems import (
-    INFORMATION_PROBLEMS,
-    LIVE_RATE,
-    TEST,
-    VALIDATION,
-    EvaluationPoints,
-    train,
-)
+from ebm_app.ratios.problems import learn_information
 from ebm_app.ratios.rows import read_rows
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument
-from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
-from ebm_app.utils.tensors import standard_error
 
 from . import shared
 
@@ -34,13 +24,7 @@ DIMENSIONS = (40, 80, 160, 320)
 #: File types of X and Y
 SUFFIXES = [".npy", ".csv", ".tsv", ".parquet"]
 #: Label of the choice -> estimator
-ESTIMATORS = {
-    "automatic": None,
-    "classifier": ClassifierRatio,
-    "CTSM-v": CTSMRatio,
-}
-#: Test draws of the interval
-NUM_TEST = 2_000
+ESTIMATORS = {"automatic": None, "classifier": ClassifierRatio, "CTSM-v": CTSMRatio}
 PAPER_INTRO = (
     "# Mutual information\n"
     "CTSM-v learns the density of the paper's Gaussians from their draws. Their mutual "
@@ -63,32 +47,18 @@ def mi_paper(
     the learned log ratio over test draws, with a 95 percent interval.
     """
     check_argument(Literal[DIMENSIONS], "dimension", dim)
-    problem = INFORMATION_PROBLEMS[f"mi_d{dim}"]
-    problem = replace(problem, iterations=steps, eval_every=max(1, steps // 50))
-    points = EvaluationPoints(problem.pair, 2, make_generator(device, 0, VALIDATION))
-    truth, curve = dim / 4, []
-    begin, shown = time.perf_counter(), 0.0
-    for state in train(problem, "ctsm_v_time1", seed, LIVE_RATE, points, device):
-        value = state.ratio.model.net.mutual_information()
-        curve.append((state.step, value))
-        now = time.perf_counter()
-        if state.step < steps and now - shown < shared.INTERVAL:
-            continue
-        shown = now
-        metrics = {"dim": dim, "value": value, "truth": truth, "step": state.step, "seed": seed}
-        text = f"{value:.2f} nats by CTSM-v · truth {truth:g} nats"
-        if state.step == steps:
-            x = problem.pair.p1.sample(NUM_TEST, make_generator(device, 0, TEST))
-            ratios = state.ratio.log_ratio(x)
-            value, half = ratios.mean().item(), 1.96 * standard_error(ratios).item()
-            low, high = value - half, value + half
-            metrics |= {"value": value, "interval": [low, high]}
-            mark = "✓ holds the truth" if low <= truth <= high else "✗ does not hold the truth"
-            text = (
-                f"{value:.2f} nats by CTSM-v, 95 percent interval {low:.2f} to {high:.2f} · "
-                f"truth {truth:g} nats: {mark}"
-            )
-        text += f"\nD = {dim} · step {state.step} of {steps} · seed {seed} · {now - begin:.1f} s"
+    truth, curve, begin = dim / 4, [], time.perf_counter()
+    for state in learn_information(dim, steps, seed, device):
+        curve.append((state.step, state.value))
+        metrics = {"dim": dim, "value": state.value, "truth": truth, "step": state.step}
+        text = f"{state.value:.2f} nats by CTSM-v · truth {truth:g} nats"
+        if state.stderr is not None:
+            half = 1.96 * state.stderr
+            low, high = metrics["interval"] = [state.value - half, state.value + half]
+            mark = "✓ holds" if low <= truth <= high else "✗ does not hold"
+            text += f"\n95 percent interval {low:.2f} to {high:.2f}: {mark} the truth"
+        run = f"D = {dim} · step {state.step} of {steps} · seed {seed}"
+        text += f"\n{run} · {time.perf_counter() - begin:.1f} s"
         yield plot_learning(curve, truth), text, metrics
 
 
@@ -149,6 +119,4 @@ def build(seed: int, device: str) -> None:
             text = shared.text_box(label="Estimate", lines=5)
             outputs = [shared.plot_box(label="Log ratios"), text, shared.metrics_box()]
     with controls:
-        event = shared.start_by("Estimate", mi, [*data, estimator, seeds], outputs, "research")
-    actions = [a for file in data for a in (file.upload, file.clear, file.delete)]
-    shared.clear_on([*actions, estimator.input], [event], outputs)
+        shared.start_by("Estimate", mi, [*data, estimator, seeds], outputs, "research")
