@@ -14,7 +14,7 @@ from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.noise import noise_for
 from ebm_app.nets.protocols import TimeScore
 from ebm_app.paths import require_one_sided
-from ebm_app.utils.tensors import expand_like, standard_normal_log_density
+from ebm_app.utils.tensors import standard_normal_log_density
 
 #: Number of times at which the time score is computed (odd)
 NUM_TIMES = 41
@@ -27,16 +27,11 @@ class Trace(NamedTuple):
         rates: time scores in nats per arc length at times evenly spaced in arc length, (n,).
         totals: log p_t(x) in nats, (n,).
         bits: bits per dim of the image, from the last total.
-        frames: the image noised at each time, (n, C, H, W) in [0, 1].
-        terms: terms of each pixel in nats per arc length (n, H, W), or None for a model whose
-            dimensions are not pixels.
     """
 
     rates: np.ndarray
     totals: np.ndarray
     bits: float
-    frames: Tensor
-    terms: np.ndarray | None
 
 
 @torch.no_grad()
@@ -57,25 +52,11 @@ def trace(ebm: EBM, image: Tensor, seed: int = 0) -> Trace | None:
     lengths = torch.linspace(*ends.tolist(), NUM_TIMES, dtype=torch.float64)
     times = path.arc_length_inverse(lengths)
     x = point.y.expand(NUM_TIMES, -1, -1, -1)
-    terms = model.time_score_terms(x, times)
-    terms = terms / expand_like(path.time_score_variance(times).sqrt(), terms)
-    rates = terms.flatten(1).sum(1)
+    rates = model.time_score(x, times) / path.time_score_variance(times).sqrt()
     start = standard_normal_log_density(point.y.double()).sum()
     totals = start.item() + cumulative_simpson(rates.numpy(), x=lengths.numpy(), initial=0)
     last = torch.tensor(totals[-1]) + point.negative_log_q.sum()
-    noise = torch.randn(point.y.shape, generator=torch.Generator().manual_seed(seed)).to(x)
-    alpha, deviation = (
-        expand_like(values, x).to(x.dtype)
-        for values in (path.alpha(times), path.variance(times).sqrt())
-    )
-    has_pixels = terms.shape == x.shape and ebm.config.space == type(ebm.config).space
-    return Trace(
-        rates.numpy(),
-        totals,
-        to_bits_per_dim(last, image.numel()).item(),
-        ebm.to_images(alpha * x + deviation * noise),
-        terms.sum(1).float().numpy() if has_pixels else None,
-    )
+    return Trace(rates.numpy(), totals, to_bits_per_dim(last, image.numel()).item())
 
 
 def plot_trace(traced: Trace) -> Figure:
