@@ -24,7 +24,7 @@ NUM_COLOURS = 128
 SCENES = {
     "Score": None,
     "Generate": ("Generate", "Run", r"^\d+ images in [\d.]+ s · (?!computing)"),
-    "Toy": ("Train", "Run", r"^\d+ steps"),
+    "Toy": ("Train", "Run", "on test points"),
     "Mutual information": ("Learn", "Learned mutual information", "interval"),
     "Model": None,
 }

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     models = Models(folders, resolve_device(args.device), args.data_root)
     first = next(iter(folders))
     if args.model is not None:
-        models.load(first)  # report an invalid model before serving
+        models.open(first)  # report an invalid model before serving
     app = build_app(models, args.seed)
     # prepare the first model before the first request
     Thread(target=lambda: models.open(first), daemon=True).start()

@@ -1,5 +1,7 @@
 """The web app: a page per task, each with its address."""
 
+from functools import partial
+
 import gradio as gr
 
 from . import card, generate, information, score, toy
@@ -25,19 +27,16 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         models: models in the selector; the first one is selected.
         seed: initial value of the seed boxes.
     """
-    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=FILE_LIFETIME) as app:
-        gr.Navbar(main_page_name="Score")
-        score.build(app, models, seed)
-    with app.route("Generate", PAGES["Generate"]):
-        gr.Navbar(main_page_name="Score")
-        generate.build(app, models, seed)
-    with app.route("Toy", PAGES["Toy"]):
-        gr.Navbar(main_page_name="Score")
-        toy.build(seed, models.device)
-    with app.route("Mutual information", PAGES["Mutual information"]):
-        gr.Navbar(main_page_name="Score")
-        information.build(seed, models.device)
-    with app.route("Model", PAGES["Model"]):
-        gr.Navbar(main_page_name="Score")
-        card.build(app, models)
+    app = gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=FILE_LIFETIME)
+    builds = {
+        "Score": partial(score.build, app, models, seed),
+        "Generate": partial(generate.build, app, models, seed),
+        "Toy": partial(toy.build, seed, models.device),
+        "Mutual information": partial(information.build, seed, models.device),
+        "Model": partial(card.build, app, models),
+    }
+    for name, build in builds.items():
+        with app.route(name, PAGES[name]) if PAGES[name] else app:
+            gr.Navbar(main_page_name="Score")
+            build()
     return app

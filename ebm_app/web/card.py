@@ -1,22 +1,22 @@
 """Model page: the card of a model, its training curves and a second estimate."""
 
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 from matplotlib.figure import Figure
 
 from ebm_app.data.pictures import prepare_image
+from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.trace import plot_trace, trace
 from ebm_app.folders import PREFIX
 from ebm_app.pretrained import CARD_FILE
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.utils import METRICS_FILE
-from ebm_app.utils.fields import to_dict
 
 from . import shared
-from .models import Models, dataset_name
+from .models import Models
 
 CURVES = "Training curves. The headline is the bits per dim on the right: lower is better."
 SECOND = (
@@ -27,27 +27,27 @@ SECOND = (
 )
 
 
-def model_card(
-    name: str, *, models: Models
-) -> tuple[str, Figure | None, Figure | None, dict[str, Any]]:
-    """Return a model's card in Markdown, its training curves and the running integral of the time
-    score of its first example, if available, and its config."""
-    folder, ebm = models.folder(name), models.load(name)
+def model_card(name: str, *, models: Models) -> tuple[str, Figure | None, Figure | None]:
+    """Return a model's card in Markdown, its training curves, and the running integral of the time
+    score of its first example, each if available."""
+    folder, ebm = models.folder(name), models.open(name).ebm
     # a checkpoint's training records are in the parent folder
     run = folder.parent if folder.name.startswith(PREFIX) else folder
-    (channels, height, width), levels = ebm.config.image_shape, ebm.config.num_levels
-    config = {"kind": ebm.kind, **to_dict(ebm.config), "dataset": dataset_name(ebm.config)}
     weights = sum(tensor.numel() for tensor in ebm.state_dict().values())
-    text = (
-        f"**{name}**: {config['dataset']}, {channels} × {height} × {width}, {levels} levels, "
-        f"{weights:,} weights"
-    )
+    (channels, height, width), levels = ebm.config.image_shape, ebm.config.num_levels
+    text = f"**{name}**: {channels} × {height} × {width}, {levels} levels, {weights:,} weights"
     metrics = read_metrics(run / METRICS_FILE)
-    curves, integral = training_figure(metrics) if metrics else None, None
-    if images := examples(folder, ebm.config, models.data_root):
-        traced = trace(ebm, prepare_image(images[0], ebm.config))
-        integral = traced and plot_trace(traced)
-    return f"{text}\n\n{read_card(run)}", curves, integral, config
+    curves = training_figure(metrics) if metrics else None
+    return f"{text}\n\n{read_card(run)}", curves, running_integral(folder, ebm, models.data_root)
+
+
+@lru_cache(maxsize=16)
+def running_integral(folder: Path, ebm: EBM, data_root: str) -> Figure | None:
+    """Plot the running integral of the time score of a model's first example, or return None
+    without examples or time scores."""
+    images = examples(folder, ebm.config, data_root)
+    traced = trace(ebm, prepare_image(images[0], ebm.config)) if images else None
+    return traced and plot_trace(traced)
 
 
 def read_card(folder: Path) -> str:
@@ -70,9 +70,7 @@ def build(app: gr.Blocks, models: Models) -> None:
     with gr.Accordion("Second estimate: the integral of the time score"):
         gr.Markdown(SECOND)
         integral = shared.plot_box(label="Time score and running integral")
-    with gr.Accordion("Configuration", open=False):
-        config = gr.JSON(label="Configuration")
     show = shared.endpoint(model_card, models=models)
-    outputs = [card, curves, integral, config]
+    outputs = [card, curves, integral]
     for event in (loaded.then, model.input):
         event(show, model, outputs, api_visibility="private", **shared.QUEUES["score"])

@@ -16,7 +16,6 @@ from ebm_app.data.labels import RANDOM
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import stored_samples
 from ebm_app.sampling import SAMPLERS
-from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
 from . import shared
@@ -66,7 +65,7 @@ def generate(
     ``guidance_scale`` only applies to class-conditional models.
     """
     seed = secrets.randbelow(shared.MAX_SEED + 1) if randomise else seed
-    ebm = models.load(model)
+    ebm = models.open(model).ebm
     kind = SAMPLERS[choose("sampler", sampler, SAMPLERS)]
     settings: dict[str, Any] = {kind.counts: num_steps} if num_steps else {}
     settings["batch_size"] = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
@@ -107,28 +106,16 @@ def likelihoods(ebm: EBM, images: Tensor) -> list[str]:
     return [f"log p {sign} {value:.0f} ± {error:.0f}".replace("-", "−") for value, error in pairs]
 
 
-def labels_of(which: str, names: Sequence[str], num_images: int) -> tuple[str, ...] | str:
+def labels_of(which: str, names: Sequence[str], num_images: int) -> Sequence[str]:
     """Return the classes to cycle through, "random" for random classes, or () for a model without
     classes.
 
     >>> labels_of("cat", ("cat", "dog"), 3), labels_of("one of each", ("cat", "dog"), 3)
     (('cat',), ('cat', 'dog'))
     """
-    if not names:
-        if which in (ANY, EACH):
-            return ()
-        raise UserError(f"This model was trained without class labels. Choose {ANY!r}.")
-    choose("class", which, [ANY, EACH, *names])
-    if which == ANY:
-        return RANDOM
-    return tuple(names[:num_images]) if which == EACH else (which,)
-
-
-def class_options(names: Sequence[str], which: str | None) -> dict[str, Any]:
-    """Return an update of the class choice for a model with classes ``names``. The choice is kept
-    if the model has the class."""
-    value = which if which in names else (EACH if names else ANY)
-    return gr.update(choices=[ANY, EACH, *names], value=value, visible=bool(names))
+    if not names and which in (ANY, EACH):
+        return ()
+    return {ANY: RANDOM, EACH: names[:num_images]}.get(which, (which,))
 
 
 def first_samples(
@@ -136,7 +123,7 @@ def first_samples(
 ) -> tuple[list[tuple[Image.Image, str]], str, str | None]:
     """Return samples that are stored with a model, with their log-likelihoods, a text, and a file
     with the samples in a grid."""
-    samples = scored_samples(models.folder(model), models.load(model))
+    samples = scored_samples(models.folder(model), models.open(model).ebm)
     if samples is None:
         return [], "", None
     images, captions = samples
@@ -186,14 +173,13 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     def select_model(name: str, which: str | None, request: gr.Request) -> list[Any]:
         """Return the classes of a model, with the class and the seed of the address."""
         link, names = request.query_params, models.config(name).classes()
-        updates = [
-            class_options(names, link.get("class", which)),
-            gr.update(visible=bool(names)),
-        ]
+        which = link.get("class", which)
+        value = which if which in names else (EACH if names else ANY)
+        choice = gr.update(choices=[ANY, EACH, *names], value=value, visible=bool(names))
         number = link.get("seed", "")
-        if number.isdecimal() and int(number) <= shared.MAX_SEED:
-            return [*updates, int(number), False]
-        return [*updates, gr.skip(), gr.skip()]
+        is_seed = number.isdecimal() and int(number) <= shared.MAX_SEED
+        seeds = [int(number), False] if is_seed else [gr.skip(), gr.skip()]
+        return [choice, gr.update(visible=bool(names)), *seeds]
 
     selected = [which, guidance_scale, seeds, randomise]
     show = shared.endpoint(first_samples, models=models)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ebm_app.anomaly.detector import FITTED_FILE, AnomalyDetector, UnfittedError
 from ebm_app.config import EBMConfig
-from ebm_app.data.images import FOLDER
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.reference import BITS_FILE, HeldOutBits
 from ebm_app.folders import WEIGHTS_FILE, read_config
@@ -19,12 +18,6 @@ NAMES = {
     "fashion": "Clothing",
     "cifar10": "Colour photographs",
     "digits": "Tiny digits",
-}
-#: Data set -> what its images show
-SUBJECTS = {
-    **dict.fromkeys(("mnist", "digits"), "digits"),
-    "fashion_mnist": "clothes",
-    "cifar10": "photographs",
 }
 #: Max models in memory, of about 20 MB each
 MAX_LOADED = 16
@@ -57,8 +50,7 @@ class Models:
         ``NAMES``, then others."""
         first, *names = self.folders
         names = [first, *sorted(names, key=lambda name: name not in NAMES)]
-        titles = {name: title_of(name, self.folders[name]) for name in names}
-        return [(NAMES.get(name, f"Other models: {titles[name]}"), name) for name in names]
+        return [(NAMES.get(name, f"Other models: {name}"), name) for name in names]
 
     def classes(self) -> list[str]:
         """Return the names of the classes of all listed models."""
@@ -75,10 +67,6 @@ class Models:
         files = (folder / name for name in (WEIGHTS_FILE, FITTED_FILE, BITS_FILE))
         changed = tuple(file.exists() and file.stat().st_mtime_ns for file in files)
         return load_model(folder, self.device, changed)
-
-    def load(self, name: str) -> EBM:
-        """Return a model."""
-        return self.open(name).ebm
 
 
 class LoadedModel:
@@ -99,25 +87,3 @@ def load_model(folder: Path, device: str, changed: tuple[int | bool, ...]) -> Lo
     """Load a model. ``changed`` has the modification times of its files, so that changed files
     are loaded again."""
     return LoadedModel(folder, device)
-
-
-def dataset_name(config: EBMConfig) -> str:
-    """Return the data set of a model; for an image folder, without the path on the server."""
-    is_folder = config.dataset.startswith(FOLDER)
-    return FOLDER + Path(config.dataset).name if is_folder else config.dataset
-
-
-def subject_of(config: EBMConfig) -> str:
-    """Return what the images of a model show."""
-    return SUBJECTS.get(config.dataset, "images")
-
-
-def title_of(name: str, folder: Path) -> str:
-    """Return the name, data set and image size of a model. If the config is invalid, return the
-    name; the error is reported when the model is selected."""
-    try:
-        config = read_config(EBMConfig, folder)
-    except UserError:
-        return name
-    _, height, width = config.image_shape
-    return f"{name}: {dataset_name(config)}, {height} × {width} pixels"

@@ -19,10 +19,10 @@ from ebm_app.evaluation.scoring import mean_likelihood
 from ebm_app.utils.errors import UserError
 
 from . import shared
-from .models import LoadedModel, Models, subject_of
+from .models import LoadedModel, Models
 
-#: Dequantisation draws of an answer, of the refined one, and per call of the model
-DRAWS, REFINED, BATCH = 4, 32, 4
+#: Default number of dequantisation draws, its max, and draws per call of the model
+DRAWS, MAX_DRAWS, BATCH = 4, 32, 4
 #: Min probability of a class that is named
 SURE = 0.9
 #: False-alarm rate: fraction of ordinary images that are flagged
@@ -79,23 +79,22 @@ class Scorer:
     def show(
         self,
         model: str,
-        source: str,
         image: str | None,
-        drawing: dict[str, Any] | None,
+        repeats: int,
         as_is: bool,
-        repeats: int = DRAWS,
+        source: str,
+        drawing: dict[str, Any] | None,
     ) -> Iterator[Answer]:
         """Score the upload or the drawing. Errors are shown as the answer."""
+        drawn = drawing and drawing["composite"]
         try:
             if source == UPLOAD:
                 yield from self.score(model, image, repeats, as_is)
-                return
-            drawn = (drawing or {}).get("composite")
-            if drawn is None or drawn.convert("L").getextrema()[0] > 127:
+            elif drawn is None or drawn.convert("L").getextrema()[0] > 127:
                 yield Answer()
-                return
-            pixels = prepare_drawing(drawn, self.models.config(model))
-            yield from self.answer(model, pixels, [], repeats)
+            else:
+                pixels = prepare_drawing(drawn, self.models.config(model))
+                yield from self.answer(model, pixels, [], repeats)
         except UserError as error:
             yield Answer(text=shared.hide_folders(str(error)))
 
@@ -118,27 +117,25 @@ class Scorer:
         self, loaded: LoadedModel, image: Tensor, notes: list[str], repeats: int
     ) -> Iterator[Answer]:
         """Yield the answer after each of its parts."""
-        ebm, subject = loaded.ebm, subject_of(loaded.ebm.config)
+        ebm, held_out = loaded.ebm, loaded.held_out
         answer = Answer(shared.render(image, 280), "Computing")
         draws = []
         for begin in range(0, repeats, BATCH):
             copies = image.expand(min(BATCH, repeats - begin), -1, -1, -1)
             draws.append(ebm.likelihood(copies, repeats=1, seed=self.seed + begin))
             yield answer
-        estimator = ebm.default_estimator
         metrics = {
-            **mean_likelihood(draws, estimator, image.numel()),
-            "estimator": estimator,
+            **mean_likelihood(draws, ebm.default_estimator, image.numel()),
+            "estimator": ebm.default_estimator,
             "num_dims": image.numel(),
             "p_value": None,
             "class": None,
             "notes": notes,
         }
-        bits, held_out = metrics["bits_per_dim"], loaded.held_out
-        lines = [number_text(metrics, held_out, subject, ebm.config.num_levels)]
+        lines = [number_text(metrics, held_out, ebm.config.num_levels)]
         if held_out is not None:
-            metrics["more_likely_than"] = held_out.fraction_above(bits)
-            answer = answer._replace(histogram=plot_bits(held_out.bits, bits, subject))
+            metrics["more_likely_than"] = held_out.fraction_above(metrics["bits_per_dim"])
+            answer = answer._replace(histogram=plot_bits(held_out.bits, metrics["bits_per_dim"]))
 
         def text() -> str:
             return "\n\n".join([*lines, *(f"*{note}*" for note in notes)])
@@ -167,39 +164,31 @@ class Scorer:
         yield answer._replace(text=text())
 
 
-def number_text(
-    metrics: dict[str, Any], held_out: HeldOutBits | None, subject: str, num_levels: int
-) -> str:
+def number_text(metrics: dict[str, Any], held_out: HeldOutBits | None, num_levels: int) -> str:
     """Return the log-likelihood in nats and in bits per dim, and what other images take."""
     sign = "≥" if metrics["estimator"] == "elbo" else "≈"
-    nats, error = f"{metrics['log_prob']:.0f}".replace("-", "−"), metrics["log_prob_error"]
-    lines = [
-        f"## log p(x) {sign} {nats} ± {error:.2g} nats",
-        f"**{metrics['bits_per_dim']:.2f} bits per dim.**",
-    ]
+    nats, bits = f"{metrics['log_prob']:.0f}".replace("-", "−"), metrics["bits_per_dim"]
     # by Gibbs' inequality no density takes fewer bits of uniform noise on average
-    noise = f"uniform noise {np.log2(num_levels):.2g} or more."
-    if held_out is None:
-        lines[1] += f" {noise.capitalize()}"
-        return "\n\n".join(lines)
-    low, high = held_out.range()
-    fraction, num = held_out.fraction_above(metrics["bits_per_dim"]), len(held_out.bits)
-    lines[1] += f" Most held-out {subject} take {low:.2g} to {high:.2g}, {noise}"
-    lines.append(f"More likely than {fraction:.0%} of {num} held-out {subject}.")
+    others = f"uniform noise takes at least {np.log2(num_levels):.2g}"
+    lines = [f"## log p(x) {sign} {nats} ± {metrics['log_prob_error']:.2g} nats"]
+    if held_out is not None:
+        low, high = held_out.range()
+        others = f"most held-out images take {low:.2g} to {high:.2g}, {others}"
+        fraction, num = held_out.fraction_above(bits), len(held_out.bits)
+        lines.append(f"More likely than {fraction:.0%} of {num} held-out images.")
+    lines.insert(1, f"**{bits:.2f} bits per dim**; {others}.")
     return "\n\n".join(lines)
 
 
-def plot_bits(held_out: np.ndarray, bits: float, subject: str) -> Figure:
+def plot_bits(held_out: np.ndarray, bits: float) -> Figure:
     """Plot a histogram of the bits of held-out images, with those of the image."""
     figure = Figure(figsize=(5, 2.2), dpi=110, layout="constrained")
     axes = figure.subplots()
-    axes.hist(held_out, min(30, max(5, len(held_out) // 10)), color="C0", alpha=0.7)
-    axes.axvline(bits, color="C3", lw=2.5)
-    left, right = axes.get_xlim()
-    side = "left" if bits < (left + right) / 2 else "right"
-    axes.set_title("this image", x=(bits - left) / (right - left), color="C3", ha=side)
-    axes.set(xlabel="bits per dim (fewer: more likely)", ylabel=f"held-out {subject}", yticks=[])
+    axes.hist(held_out, min(30, max(5, len(held_out) // 10)), alpha=0.7, label="held-out images")
+    axes.axvline(bits, color="C3", lw=2.5, label="this image")
+    axes.set(xlabel="bits per dim (fewer: more likely)", yticks=[])
     axes.spines[["top", "right", "left"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=2)
     return figure
 
 
@@ -267,52 +256,39 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
         with gr.Column(scale=4, min_width=300, elem_classes="first"):
             text = gr.Markdown(NO_IMAGE, elem_id="answer", container=True)
             histogram = shared.plot_box(label="Bits per dim of held-out images")
-            refine = gr.Button("Refine: more draws, smaller error", size="sm")
+            repeats = shared.slider(2, MAX_DRAWS, DRAWS, label="Draws (more: smaller error)")
             metrics = shared.metrics_box()
     scorer, outputs = Scorer(models, seed), [seen, text, histogram, where, metrics]
-    inputs = [model, source, upload, drawing, as_is]
-    private = {"api_visibility": "private", **shared.QUEUES["score"]}
+    inputs = [model, upload, repeats, as_is]
+    api, limits = gr.Button(visible=False), shared.QUEUES["score"]
+    api.click(shared.endpoint(scorer.score), inputs, outputs, api_name="score", **limits)
     # one event, so that a run that waits for the previous one sees all inputs
-    shows = [each.change for each in (model, source, upload, as_is, drawing)]
+    changes = [each.change for each in (model, source, upload, as_is, drawing)]
     gr.on(
-        [*shows, drawing.input],
+        [*changes, drawing.input, repeats.release],
         shared.endpoint(scorer.show),
-        inputs,
+        [*inputs, source, drawing],
         outputs,
         trigger_mode="always_last",
         show_progress_on=text,
-        **private,
+        api_visibility="private",
+        **limits,
     )
-    refined = refine.click(
-        shared.endpoint(scorer.show, repeats=REFINED),
-        inputs,
-        outputs,
-        show_progress_on=text,
-        **private,
-    )
-    gr.on([*shows, drawing.input], None, cancels=[refined], **shared.AT_ONCE)
-    repeats = gr.Number(DRAWS, label="Repeats", precision=0, minimum=2, maximum=64, visible=False)
-    api = gr.Button(visible=False)
-    called = [model, upload, repeats, as_is]
-    options = {"api_name": "score", **shared.QUEUES["score"]}
-    api.click(shared.endpoint(scorer.score), called, outputs, **options)
 
-    def open_model(name: str) -> list[Any]:
-        """Return the examples of a model, the first one as the upload, and the sources."""
+    def open_model(name: str, uploaded: str | None = None) -> list[Any]:
+        """Return the examples of a model, the first one as the upload unless a fast visitor has
+        uploaded an image, and the sources."""
         config = models.config(name)
         images = examples(models.folder(name), config, models.data_root)
         first = shared.save_file(images[0], "example.png") if images else None
-        kinds = [UPLOAD, DRAW] if config.image_shape[0] == 1 else [UPLOAD]
-        return [images, first, gr.update(choices=kinds, value=UPLOAD)]
+        sources = gr.update(choices=[UPLOAD, DRAW])
+        if config.image_shape[0] != 1:
+            sources = gr.update(choices=[UPLOAD], value=UPLOAD)
+        return [images, gr.skip() if uploaded else first, sources]
 
-    def open_first(name: str, uploaded: str | None) -> list[Any]:
-        """Return the same without replacing what a fast visitor has uploaded or selected."""
-        images, first, source = open_model(name)
-        return [images, gr.skip() if uploaded else first, gr.update(choices=source["choices"])]
-
-    opened = [shown, upload, source]
-    loaded.then(shared.endpoint(open_first), [model, upload], opened, **shared.AT_ONCE)
-    model.input(shared.endpoint(open_model), model, opened, **shared.AT_ONCE)
+    opened, run = [shown, upload, source], shared.endpoint(open_model)
+    loaded.then(run, [model, upload], opened, **shared.AT_ONCE)
+    model.input(run, model, opened, **shared.AT_ONCE)
     # gradio's clear button also removes the background
     drawing.clear(lambda: blank, None, drawing, **shared.AT_ONCE)
     source.change(select_source, source, [upload, drawing], **shared.AT_ONCE)

@@ -57,10 +57,6 @@ CSS = """
 .hide-empty:has([aria-label="Empty value"]), .hide-empty:has(.empty) { display: none !important; }
 /* narrow screens: show the result above the settings */
 @media (max-width: 640px) { .first { order: -1; } }
-/* light theme: gradio's colours of JSON have too little contrast */
-:root:not(.dark) body:not(.dark) :is(span.key, span.value) {
-  color: var(--primary-800) !important;
-}
 """
 #: Images that cannot be loaded, as after the end of the server, are left blank.
 HEAD = """<script>

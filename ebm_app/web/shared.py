@@ -60,29 +60,27 @@ def hide_folders(message: str) -> str:
     return FOLDER.sub("", message)
 
 
-def endpoint(run: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    """Return a function or a generator function with fixed keyword arguments that raises a
-    ``UserError`` as ``gr.Error``. Gradio hides the messages of other errors and logs them."""
-
-    def call(*args: Any) -> Any:
-        with reported():
-            return run(*args, **fixed)
-
-    def iterate(*args: Any) -> Iterator[Any]:
-        with reported():
-            yield from run(*args, **fixed)
-
-    return wraps(run)(iterate if inspect.isgeneratorfunction(run) else call)
-
-
 @contextmanager
 def reported() -> Iterator[None]:
-    """Raise a ``UserError`` as ``gr.Error``, without folders of the server and HTML."""
+    """Raise a ``UserError`` as ``gr.Error``, without folders of the server and HTML. Gradio hides
+    the messages of other errors and logs them."""
     try:
         yield
     except UserError as error:
         message = escape(hide_folders(str(error)), quote=False)
         raise gr.Error(message, print_exception=False) from None
+
+
+def endpoint(run: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    """Return a function or a generator function with fixed keyword arguments, whose ``UserError``
+    is ``reported``."""
+
+    def iterate(*args: Any) -> Iterator[Any]:
+        with reported():
+            yield from run(*args, **fixed)
+
+    call = reported()(lambda *args: run(*args, **fixed))
+    return wraps(run)(iterate if inspect.isgeneratorfunction(run) else call)
 
 
 def start_by(
@@ -94,10 +92,7 @@ def start_by(
     **fixed: Any,
 ) -> Dependency:
     """Add a button that starts an endpoint, and is a stop button while it runs. Return the event
-    of the start.
-
-    ``fixed`` are keyword arguments of ``run`` that are not inputs of the endpoint.
-    """
+    of the start. ``fixed`` are keyword arguments of ``run`` that are no inputs."""
     start = gr.Button(action, variant="primary")
     stop = gr.Button("Stop", variant="stop", visible=False)
 
@@ -105,20 +100,11 @@ def start_by(
         return [gr.update(visible=not running), gr.update(visible=running)]
 
     start.click(partial(switch, True), None, [start, stop], **AT_ONCE)
-    event = start.click(
-        endpoint(run, **fixed), inputs, outputs, api_name=run.__name__, **QUEUES[kind]
-    )
+    options = {"api_name": run.__name__, **QUEUES[kind]}
+    event = start.click(endpoint(run, **fixed), inputs, outputs, **options)
     event.then(partial(switch, False), None, [start, stop], **AT_ONCE)
     stop.click(partial(switch, False), None, [start, stop], cancels=[event], **AT_ONCE)
     return event
-
-
-def clear_on(
-    triggers: list[Callable[..., Any]], events: list[Dependency], outputs: list[gr.Component]
-) -> None:
-    """Stop the events and clear their outputs on an action of the visitor, so that no outdated
-    result is shown."""
-    gr.on(triggers, lambda: [None] * len(outputs), None, outputs, cancels=events, **AT_ONCE)
 
 
 def model_selector(app: gr.Blocks, models: Models) -> tuple[gr.Dropdown, Dependency]:
@@ -161,6 +147,8 @@ def at_intervals(frames: Iterable[Frame]) -> Iterator[Frame]:
 
 #: Slider for an integer; arguments: min, max, value
 slider = partial(gr.Slider, step=1, precision=0)
+#: Metrics of a run, for clients of the API
+metrics_box = partial(gr.JSON, label="Metrics", visible=False)
 seed_box = partial(gr.Number, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
 text_box = partial(gr.Textbox, interactive=False, placeholder="Not run yet")
 #: Plot in PNG, hidden while it is empty
@@ -189,9 +177,3 @@ def picture(label: str, alt_text: str, height: int) -> gr.Image:
         interactive=False,
         elem_classes=["pixels", "hide-empty"],
     )
-
-
-def metrics_box() -> gr.JSON:
-    """Return a collapsed JSON output for the metrics of a run."""
-    with gr.Accordion("Details", open=False):
-        return gr.JSON(label="Metrics", show_label=False)

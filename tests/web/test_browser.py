@@ -105,7 +105,7 @@ def test_answer_has_one_number_and_its_rank(visit, models, tmp_path):
     head, metrics = answer_of(tmp_path / "1.png", models)
     expect(page.locator("#answer")).to_contain_text(head, timeout=WAIT)
     share = (models.open("grey").held_out.bits > metrics["bits_per_dim"]).mean()
-    expect(answer(page)).to_contain_text(f"More likely than {share:.0%} of 20 held-out digits")
+    expect(answer(page)).to_contain_text(f"More likely than {share:.0%} of 20 held-out images")
     expect(page.get_by_test_id("matplotlib").locator("img")).to_be_visible(timeout=WAIT)
     assert page.get_by_text("integral").count() == 0
     assert page.get_by_text("Unusual regions").locator("visible=true").count() == 0

@@ -22,7 +22,7 @@ ENDPOINTS = {
     "/mi_paper": {"dim": 40, "steps": 2_000, "seed": 5},
     "/score": {"model": "grey", "image": None, "repeats": 4, "as_is": False},
     "/toy": {
-        **{"problem": "gaussians_d2", "path": "variance_preserving", "method": "ctsm_v_time1"},
+        **{"problem": "two Gaussians, D = 2", "path": "variance preserving", "method": "CTSM-v"},
         **{"learning_rate": 1e-2, "iterations": 600, "seed": 5},
     },
 }

@@ -13,7 +13,7 @@ from ebm_app.cli.app import check_auth, find_models
 from ebm_app.cli.command_line import run_script
 from ebm_app.folders import BUNDLED
 from ebm_app.utils.errors import UserError
-from ebm_app.web.models import Models, title_of
+from ebm_app.web.models import Models
 from ebm_app.web.server import MAX_IMAGE_PIXELS
 from ebm_app.web.shared import endpoint
 
@@ -92,23 +92,20 @@ def test_each_model_folder_is_listed_once(page_files, folder, tmp_path, monkeypa
     models = Models(found)
     for name in (str(folder / "colour"), "../grey", ""):
         with pytest.raises(UserError, match="model"):
-            models.load(name)
+            models.open(name)
     monkeypatch.setattr("ebm_app.cli.app.BUNDLED", BUNDLED)
     others = ["cifar10", "digits", "digits-energy", "fashion", "mnist-energy", "mnist-latent"]
     assert list(find_models(None, None)) == ["mnist", *others]
     assert list(find_models("digits", None))[:2] == ["digits", "mnist"]
-    title = title_of("digits-energy", BUNDLED / "digits-energy")
-    assert title == "digits-energy: digits, 8 × 8 pixels"
-    assert title_of("none", BUNDLED) == "none"
 
 
 def test_model_is_reloaded_when_its_file_changes(folder, tmp_path):
     shutil.copytree(folder / "grey", tmp_path / "run")
     models = Models({"run": tmp_path / "run"})
-    loaded = models.load("run")
-    assert models.load("run") is loaded
-    loaded.save_pretrained(tmp_path / "run")
-    assert models.load("run") is not loaded
+    loaded = models.open("run")
+    assert models.open("run") is loaded
+    loaded.ebm.save_pretrained(tmp_path / "run")
+    assert models.open("run") is not loaded
     (tmp_path / "run" / "model.safetensors").unlink()
     with pytest.raises(UserError, match="model.safetensors"):
-        models.load("run")
+        models.open("run")
