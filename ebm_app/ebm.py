@@ -17,24 +17,29 @@ from ebm_app.likelihood.bits import (
     Likelihood,
     batches,
     checked_levels,
+    images_per_batch,
     warn_of_disagreement,
 )
+from ebm_app.likelihood.classes import add_noise, class_log_densities
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.likelihood.draws import LevelsEvaluation, draws_of
-from ebm_app.likelihood.noise import noise_for
+from ebm_app.likelihood.noise import noise_for, seeded_noise
 from ebm_app.nets.build import build_model
 from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
 from ebm_app.nets.path_model import PathModel, checked_time
 from ebm_app.nets.protocols import LogDensity, Score, SteinScore, Time, TimeScore, require
 from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.paths import require_one_sided
 from ebm_app.pretrained import PretrainedModel, available_device
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame, iterate_batches
 from ebm_app.spaces import build_space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import (
+    Draws,
     NonNegative,
     NumLevels,
+    Positive,
     PositiveInt,
     Seed,
     check_argument,
@@ -337,14 +342,20 @@ class EBM(PretrainedModel):
             warn_of_disagreement(name_of(estimator), result, bound, levels[0].numel())
         return result
 
-    def classify(self, images: Tensor, seed: int = 0, **options: Any) -> Tensor:
+    def classify(
+        self,
+        images: Tensor,
+        seed: int = 0,
+        num_draws: int = 4,
+        noise_std: float = 0.2,
+        batch_size: int | None = None,
+    ) -> Tensor:
         """Return the probabilities of all classes, (B, K), for equally frequent classes,
 
-            p(y | image) = P(image | y) / sum_k P(image | k),
+            p(y | x) = p(x | y) / sum_k p(x | k),
 
-        where P is computed by ``likelihood`` with the same noise for every class, so that most of
-        its error cancels. By default, one draw of the dequantiser is evaluated for each class, and
-        "elbo" has ``num_draws=4``.
+        at an image x with noise, see ``ebm_app.likelihood.classes``. log p is the mean of
+        ``default_estimator`` over ``num_draws`` draws of the noise.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> ebm.classify(ebm.sample(1, labels=3, guidance_scale=1.5)).argmax(1)
@@ -353,26 +364,35 @@ class EBM(PretrainedModel):
         Args:
             images: (B, C, H, W), as for ``likelihood``.
             seed: seed of the noise.
-            options: further arguments of ``likelihood``.
+            num_draws: number of draws. The cost is proportional to it.
+            noise_std: standard deviation of the noise, for data in [-1, 1].
+            batch_size: images per batch, as for ``likelihood``.
 
         Raises:
-            UserError: for a model trained without labels, and as in ``likelihood``.
+            UserError: for a model trained without labels, and invalid images.
         """
-        if not self.config.num_classes:
+        num_classes = self.config.num_classes
+        if not num_classes:
             raise UserError("This model was trained without labels, so classify() is unavailable.")
-        if "labels" in options:
-            raise UserError("classify() evaluates all classes. Leave out labels.")
-        if "estimator" not in options and self.default_estimator == "elbo":
-            options = {"num_draws": 4, **options}
-        if "noise" not in options:
-            options = {"repeats": 1, **options}
-        with progress("classify", self.config.num_classes) as bar:
-            log_prob = []
-            for name in self.config.classes():
-                result = self.likelihood(images, seed=seed, labels=name, **options)
-                log_prob.append(result.log_prob)
-                bar.update()
-        return torch.stack(log_prob, 1).softmax(1)
+        num_draws = check_argument(Draws, "num_draws", num_draws)
+        noise_std = check_argument(Positive, "noise_std", noise_std)
+        levels = self.levels_of(images)
+        estimator = make_estimator(self.default_estimator, {}, seed)
+        source = seeded_noise(seed, range(len(levels)))
+        default = images_per_batch(levels[0].numel(), self.device)
+        probabilities = []
+        with progress("classify", num_draws * len(levels)) as bar:
+            for rows in batches(len(levels), batch_size, default):
+                noise, total = source[rows], 0
+                for _ in range(num_draws):
+                    uniform = noise.uniform_like(levels[rows].to(self.dtype))
+                    point = self.dequantise(levels[rows], uniform)
+                    e = noise.normal_like(point.y)
+                    x, t = add_noise(require_one_sided(self.model.path), point, e, noise_std)
+                    total += class_log_densities(estimator, self.model_for, num_classes, x, t)
+                    bar.update(len(x))
+                probabilities.append((total / num_draws).softmax(1))
+        return torch.cat(probabilities)
 
     @property
     def default_estimator(self) -> str:

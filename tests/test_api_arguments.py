@@ -110,10 +110,6 @@ def test_class_names_are_one_per_class():
             replace(GREY, num_classes=2, class_names=names)
 
 
-def test_labels_of_classify_are_refused():
-    assert "Leave out labels" in error_of(EBM.from_pretrained("digits").classify, IMAGES, labels=3)
-
-
 def test_numpy_and_torch_scalars_are_accepted(ebm, flow):
     for model, seed in ((ebm, np.int64(3)), (flow, torch.tensor(3))):
         assert torch.equal(bits(model, seed=seed), bits(model, seed=3))

@@ -327,7 +327,7 @@ def test_progress_is_shown_after_a_delay(monkeypatch, capsys):
     ebm, levels = EBM.from_pretrained("digits"), levels_of("digits")[:2]
     calls = {
         "likelihood": partial(ebm.log_prob, levels, repeats=1),
-        "classify": partial(ebm.classify, levels, num_nodes=4, num_draws=1),
+        "classify": partial(ebm.classify, levels, num_draws=1),
         "sample": partial(ebm.sample, 1, num_steps=2),
         "features": partial(extract_features, ebm, levels),
     }
