@@ -365,7 +365,7 @@ class EBM(PretrainedModel):
             images: (B, C, H, W), as for ``likelihood``.
             seed: seed of the noise.
             num_draws: number of draws. The cost is proportional to it.
-            noise_std: standard deviation of the noise, for data in [-1, 1].
+            noise_std: standard deviation of the noise, where pixels are in [-1, 1].
             batch_size: images per batch, as for ``likelihood``.
 
         Raises:

@@ -23,6 +23,8 @@ from .models import LoadedModel, Models
 
 #: Default number of dequantisation draws, its max, and draws per call of the model
 DRAWS, MAX_DRAWS, BATCH = 4, 32, 4
+#: Noise draws for the class
+CLASS_DRAWS = 2
 #: Min probability of a class that is named
 SURE = 0.9
 #: False-alarm rate: fraction of ordinary images that are flagged
@@ -155,7 +157,8 @@ class Scorer:
         yield answer
         names = ebm.config.classes()
         if names and not is_flagged:
-            (probabilities,) = ebm.classify(image, seed=self.seed).tolist()
+            found = ebm.classify(image, self.seed, CLASS_DRAWS)
+            (probabilities,) = found.tolist()
             metrics["classes"] = dict(zip(names, probabilities, strict=True))
             best = max(metrics["classes"], key=metrics["classes"].get)
             if metrics["classes"][best] > SURE:

@@ -48,6 +48,8 @@ def test_every_evaluation_is_shown(monkeypatch):
     mixtures = "mixtures, D = 20, k = 2"
     message = f"unknown path of {mixtures} 'variance preserving': choose one of Schrödinger bridge"
     assert message in error_of(next, toy.toy(mixtures, *arguments[1:]))
+    paths, *_ = toy.select_problem(mixtures)
+    assert paths["choices"] == ["Schrödinger bridge"] and paths["value"] in paths["choices"]
 
 
 def test_information_of_the_paper_is_learned_step_by_step():
