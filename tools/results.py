@@ -144,7 +144,8 @@ def ratios_table() -> str:
         figures = record["figures"]
         if "dim" in figures:
             name = f"mutual information of Gaussians, D = {figures['dim']}"
-            rows.append([name, "CTSM-v", number(figures["value"], 2), f"{figures['truth']:g}"])
+            value = number(figures["value"], 2, figures["stderr"])
+            rows.append([name, "CTSM-v", value, f"{figures['truth']:g}"])
         for row in figures.get("table", ()):
             if "law" in row:
                 bias = number(row["bias"]) or "no value"
@@ -215,8 +216,9 @@ def gap(model: str) -> str:
 
 def information(dim: int) -> str:
     """Return the estimated mutual information of the paper's Gaussians, in nats."""
-    found = (record["figures"] for record in records("ratios").values())
-    return next(number(figures["value"], 2) for figures in found if figures.get("dim") == dim)
+    runs = (record["figures"] for record in records("ratios").values())
+    figures = next(figures for figures in runs if figures.get("dim") == dim)
+    return number(figures["value"], 2, figures["stderr"])
 
 
 def cost_of_a_step() -> str:
