@@ -60,7 +60,7 @@ def generate(
     """Draw images from a model.
 
     Returns the images as PNG files with their classes and log-likelihoods as captions, a text, the
-    seed, and a file with all images in a grid. ``num_steps`` of 0 are the sampler's default.
+    seed, and a file with all images in a grid. ``num_steps`` 0 selects the sampler's default.
     ``randomise`` replaces the seed by a random one. ``which`` is a class, "any" or "one of each".
     ``guidance_scale`` only applies to class-conditional models.
     """

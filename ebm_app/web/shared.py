@@ -79,7 +79,7 @@ def endpoint(run: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
         with reported():
             yield from run(*args, **fixed)
 
-    call = reported()(lambda *args: run(*args, **fixed))
+    call = reported()(partial(run, **fixed))
     return wraps(run)(iterate if inspect.isgeneratorfunction(run) else call)
 
 
@@ -92,7 +92,7 @@ def start_by(
     **fixed: Any,
 ) -> Dependency:
     """Add a button that starts an endpoint, and is a stop button while it runs. Return the event
-    of the start. ``fixed`` are keyword arguments of ``run`` that are no inputs."""
+    of the start. ``fixed`` are passed to ``run`` and are not inputs of the endpoint."""
     start = gr.Button(action, variant="primary")
     stop = gr.Button("Stop", variant="stop", visible=False)
 

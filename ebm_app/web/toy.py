@@ -23,12 +23,13 @@ MAX_ITERATIONS = 5_000
 NUM_POINTS = 600
 #: Max steps between evaluations. A stopped run ends at the next one.
 EVAL_EVERY = 100
-#: Problems by label. A mixture is no standard normal, and so needs the bridge.
+#: Problems by label
 PROBLEMS = {
     **{f"two Gaussians, D = {dim}": f"gaussians_d{dim}" for dim in (2, 5, 10, 20)},
     **{f"mixtures, D = 20, k = {k}": f"mixtures_k{k}" for k in (0.5, 1, 2)},
 }
-#: Sigma of the bridge of each path, None for the variance-preserving path
+#: Sigma of the bridge of each path, None for the variance-preserving path, which needs a standard
+#: normal p_0 and so excludes the mixtures
 PATHS = {"variance preserving": None, "Schrödinger bridge": 1.0}
 #: Methods with their weightings of time
 METHODS = {"CTSM-v": "ctsm_v_time1", "CTSM": "ctsm_time1", "TSM": "tsm_stein"}
