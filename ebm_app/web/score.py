@@ -266,9 +266,9 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     api, limits = gr.Button(visible=False), shared.QUEUES["score"]
     api.click(shared.endpoint(scorer.score), inputs, outputs, api_name="score", **limits)
     # one event, so that a run that waits for the previous one sees all inputs
-    changes = [each.change for each in (model, source, upload, as_is, drawing)]
+    changes = [each.change for each in (model, source, upload, repeats, as_is, drawing)]
     gr.on(
-        [*changes, drawing.input, repeats.release],
+        [*changes, drawing.input],
         shared.endpoint(scorer.show),
         [*inputs, source, drawing],
         outputs,

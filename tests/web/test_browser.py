@@ -26,9 +26,9 @@ def answer(page):
     return box
 
 
-def answer_of(path, models):
+def answer_of(path, models, repeats=4):
     """Return the first line and the metrics of the answer of "grey" for a file."""
-    *_, last = Scorer(models, 5).score("grey", str(path))
+    *_, last = Scorer(models, 5).score("grey", str(path), repeats)
     return last.text.split("\n")[0].removeprefix("## "), last.metrics
 
 
@@ -109,6 +109,15 @@ def test_answer_has_one_number_and_its_rank(visit, models, tmp_path):
     expect(page.get_by_test_id("matplotlib").locator("img")).to_be_visible(timeout=WAIT)
     assert page.get_by_text("integral").count() == 0
     assert page.get_by_text("Unusual regions").locator("visible=true").count() == 0
+
+
+def test_more_draws_change_the_answer(visit, models, tmp_path):
+    page = open_score(visit)
+    send(page, save_digit(tmp_path / "1.png", 1))
+    page.get_by_label("number input for Draws").fill("8")
+    page.keyboard.press("Tab")
+    expected, _ = answer_of(tmp_path / "1.png", models, repeats=8)
+    expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
 
 
 def test_progress_is_shown_until_the_number(visit, tmp_path):
