@@ -20,7 +20,6 @@ from ebm_app.likelihood.bits import (
     images_per_batch,
     warn_of_disagreement,
 )
-from ebm_app.likelihood.classes import add_noise, class_log_densities
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.likelihood.draws import LevelsEvaluation, draws_of
 from ebm_app.likelihood.noise import noise_for, seeded_noise
@@ -354,8 +353,10 @@ class EBM(PretrainedModel):
 
             p(y | x) = p(x | y) / sum_k p(x | k),
 
-        at an image x with noise, see ``ebm_app.likelihood.classes``. log p is the mean of
-        ``default_estimator`` over ``num_draws`` draws of the noise.
+        at an image x with noise, for which log p is the mean of ``default_estimator`` over
+        ``num_draws`` draws. Classes hardly differ in the details that the noise hides, but these
+        dominate the error of log p: with one draw, 91 of 100 validation images of MNIST are
+        classified correctly with noise of 0.2, and 77 without.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> ebm.classify(ebm.sample(1, labels=3, guidance_scale=1.5)).argmax(1)
@@ -379,19 +380,20 @@ class EBM(PretrainedModel):
         levels = self.levels_of(images)
         estimator = make_estimator(self.default_estimator, {}, seed)
         source = seeded_noise(seed, range(len(levels)))
+        path, probabilities = require_one_sided(self.model.path), []
         default = images_per_batch(levels[0].numel(), self.device)
-        probabilities = []
         with progress("classify", num_draws * len(levels)) as bar:
             for rows in batches(len(levels), batch_size, default):
-                noise, total = source[rows], 0
+                noise, batch = source[rows], levels[rows]
+                log_prob = torch.zeros(len(batch), num_classes, dtype=torch.float64)
                 for _ in range(num_draws):
-                    uniform = noise.uniform_like(levels[rows].to(self.dtype))
-                    point = self.dequantise(levels[rows], uniform)
-                    e = noise.normal_like(point.y)
-                    x, t = add_noise(require_one_sided(self.model.path), point, e, noise_std)
-                    total += class_log_densities(estimator, self.model_for, num_classes, x, t)
+                    point = self.dequantise(batch, noise.uniform_like(batch.to(self.dtype)))
+                    x, t = path.diffuse(point.y, point.t, noise_std, noise.normal_like(point.y))
+                    for label in range(num_classes):
+                        model = self.model_for(torch.full((len(x),), label, device=x.device))
+                        log_prob[:, label] += estimator(model, x, t).value.cpu() / num_draws
                     bar.update(len(x))
-                probabilities.append((total / num_draws).softmax(1))
+                probabilities.append(log_prob.softmax(1))
         return torch.cat(probabilities)
 
     @property

@@ -41,6 +41,21 @@ class OneSidedPath(GaussianPath):
         log_snr = math.log(self.c) - 2 * math.log(noise_to_signal)
         return self.log_snr_inverse(torch.tensor(log_snr, dtype=torch.float64)).item()
 
+    def diffuse(self, x: Tensor, t: float, std: float, noise: Tensor) -> tuple[Tensor, float]:
+        r"""Return x_r (B, *) and r < t, the point x = x_t after the diffusion from t to r,
+
+            x_r = alpha_r (x / alpha_t + std noise),   v_r / alpha_r^2 = v_t / alpha_t^2 + std^2.
+
+        Args:
+            std: standard deviation of the added noise, relative to the data.
+            noise: standard normal numbers (B, *).
+        """
+        time = torch.tensor(t, dtype=torch.float64)
+        alpha_t, v_t = self.alpha(time).item(), self.variance(time).item()
+        r = self.time_of_ratio(math.sqrt(v_t / alpha_t**2 + std**2))
+        alpha_r = self.alpha(torch.tensor(r, dtype=torch.float64)).item()
+        return alpha_r * (x / alpha_t + std * noise), r
+
     def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
         r"""Return the probability-flow velocity of the marginals from the Stein score, for
         alpha_t > 0: (B, *).

@@ -12,9 +12,7 @@ from ebm_app import EBM, train
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.labels import class_labels, labels_of_images, labels_of_samples, names_of
-from ebm_app.likelihood import TimeIntegral
-from ebm_app.likelihood.classes import add_noise, class_log_densities
-from ebm_app.likelihood.dequantisation import Dequantised
+from ebm_app.likelihood.noise import seeded_noise
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import DPMSampler, ProbabilityFlowSampler
@@ -96,10 +94,12 @@ def test_class_probabilities_match_the_posterior():
     config = EBMConfig("images", (1, 4, 4), 256, t_margin=1e-4, num_classes=3)
     ebm = EBM(config, density_of(model, 64)).double()
     levels = (128 * (model.data((40, 1, 4, 4), 2) + 1)).floor().clamp(0, 255).byte()
-    point = ebm.dequantise(levels, torch.full(levels.shape, 0.5, dtype=F64))
-    x, t = add_noise(ebm.model.path, point, normal(point.y.shape), 0.2)
+    noise = seeded_noise(4, range(40))
+    point = ebm.dequantise(levels, noise.uniform_like(levels.double()))
+    x, t = ebm.model.path.diffuse(point.y, point.t, 0.2, noise.normal_like(point.y))
     expected = model.modes(x, t)[0].T.softmax(1)
-    found = class_log_densities(TimeIntegral(), ebm.model_for, 3, x, t).softmax(1)
+    exact = EBM(replace(config, stein_head=False), density_of(model, 64)).double()
+    found = exact.classify(levels, seed=4, num_draws=1)  # by the time integral
     assert (found - expected).abs().max() < 1e-3 and 0.2 < expected.std()
     # the noise of the image and of the bound is averaged
     free = model.modes(point.y, point.t)[0].T.softmax(1)
@@ -107,19 +107,6 @@ def test_class_probabilities_match_the_posterior():
     assert torch.allclose(found.sum(1), torch.ones(40, dtype=F64))
     assert (found.argmax(1) == free.argmax(1)).double().mean() > 0.9
     assert torch.equal(found[:3], ebm.classify(levels[:3], seed=4, num_draws=32, batch_size=2))
-
-
-def test_noise_is_that_of_the_path():
-    path, y = LinearVPPath(), torch.zeros(20_000, 1, dtype=F64)
-    point = Dequantised(y, 0.999, y)
-    x, r = add_noise(path, point, normal(y.shape), 0.3)
-    alpha, var, start = (
-        f(torch.tensor(t, dtype=F64)).item()
-        for f, t in ((path.alpha, r), (path.variance, r), (path.variance, point.t))
-    )
-    # x is the mean of x_r given x_t, and noise of the remaining variance
-    assert var - alpha**2 * start / 0.999**2 == pytest.approx((alpha * 0.3) ** 2)
-    assert x.std().item() == pytest.approx(alpha * 0.3, rel=0.02)
 
 
 @pytest.mark.process

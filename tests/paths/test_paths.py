@@ -172,6 +172,19 @@ def test_time_of_ratio_inverts_the_noise_to_signal_ratio(path):
         assert (path.variance(t).sqrt() / path.alpha(t)).item() == pytest.approx(ratio, rel=1e-9)
 
 
+@every_one_sided_path
+def test_diffused_points_have_the_moments_of_the_path(path):
+    """The mean and the variance of x_r given x_1, from those of x_t."""
+    t = torch.tensor(0.99, dtype=F64)
+    mean, noise = torch.full((20_000,), 2.0, dtype=F64) * path.alpha(t), normal((20_000,))
+    x = mean + path.variance(t).sqrt() * normal((20_000,), 1)
+    diffused, r = path.diffuse(x, t.item(), 0.3, noise)
+    r = torch.tensor(r, dtype=F64)
+    assert abs(z_score(diffused - 2 * path.alpha(r))) < 4
+    assert diffused.var().item() == pytest.approx(path.variance(r).item(), rel=0.04)
+    assert r < t
+
+
 def test_invalid_arguments_raise_user_errors():
     for c in (0, math.nan):
         error_of(LinearVPPath, c=c)
