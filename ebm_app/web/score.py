@@ -157,8 +157,7 @@ class Scorer:
         yield answer
         names = ebm.config.classes()
         if names and not is_flagged:
-            found = ebm.classify(image, self.seed, CLASS_DRAWS)
-            (probabilities,) = found.tolist()
+            probabilities = ebm.classify(image, self.seed, CLASS_DRAWS)[0].tolist()
             metrics["classes"] = dict(zip(names, probabilities, strict=True))
             best = max(metrics["classes"], key=metrics["classes"].get)
             if metrics["classes"][best] > SURE:
@@ -172,15 +171,16 @@ def number_text(metrics: dict[str, Any], held_out: HeldOutBits | None, num_level
     sign = "≥" if metrics["estimator"] == "elbo" else "≈"
     nats, bits = f"{metrics['log_prob']:.0f}".replace("-", "−"), metrics["bits_per_dim"]
     # by Gibbs' inequality no density takes fewer bits of uniform noise on average
-    others = f"uniform noise takes at least {np.log2(num_levels):.2g}"
-    lines = [f"## log p(x) {sign} {nats} ± {metrics['log_prob_error']:.2g} nats"]
+    others, rank = f"uniform noise takes at least {np.log2(num_levels):.2g}", ""
     if held_out is not None:
         low, high = held_out.range()
         others = f"most held-out images take {low:.2g} to {high:.2g}, {others}"
         fraction, num = held_out.fraction_above(bits), len(held_out.bits)
-        lines.append(f"More likely than {fraction:.0%} of {num} held-out images.")
-    lines.insert(1, f"**{bits:.2f} bits per dim**; {others}.")
-    return "\n\n".join(lines)
+        rank = f"\n\nMore likely than {fraction:.0%} of {num} held-out images."
+    return (
+        f"## log p(x) {sign} {nats} ± {metrics['log_prob_error']:.2g} nats\n\n"
+        f"**{bits:.2f} bits per dim**; {others}.{rank}"
+    )
 
 
 def plot_bits(held_out: np.ndarray, bits: float) -> Figure:
