@@ -86,11 +86,12 @@ class Batches:
 
     def points(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, ...]:
         """Return reference and data points (b, C, H, W) in the space of the path, and times and
-        importance weights (b,), for images (b, C, H, W)."""
+        importance weights (b,), for images (b, C, H, W). The times are drawn by the seed of the
+        noise."""
         ebm, uniform = self.ebm, noise.uniform(*levels.shape)
         u1 = ebm.dequantiser.training_points(levels, ebm.cells, uniform)
         u0 = noise.normal(*u1.shape)
-        generator = make_generator("cpu", self.seed, 1, noise.step)
+        generator = make_generator("cpu", noise.seed, 1, noise.step)
         times = torch.stack(self.sampler.sample(noise.num, generator))[:, noise.rows]
         return u0, u1, *times.to(levels.device, non_blocking=levels.device.type != "cpu")
 

@@ -175,7 +175,7 @@ class Run(FolderFlags):
     expect_processes: PositiveInt | None = setting(
         "expected number of processes; fails if it differs", None
     )
-    seed: Seed = setting("seed of weights, batches and noise", 0)
+    seed: Seed = setting("seed of weights, batches and training noise", 0)
 
 
 @configuration(kw_only=True)

@@ -41,6 +41,8 @@ from ebm_app.utils.tensors import standard_error
 NUM_VALIDATIONS, NUM_CHECKPOINTS = 10, 20
 #: Max fraction of the time spent on validations, and max fraction of a timed run spent on one
 VALIDATIONS_SHARE, VALIDATION_SHARE = 0.1, 0.015
+#: Seed of the noise of validations
+VALIDATION_SEED = 0
 
 
 class Loss(nn.Module):
@@ -118,7 +120,8 @@ class Trainer:
         self.signals = StopSignals(accelerator)
         self.metrics = MetricsLog(accelerator, self.output_dir, config)
         self.validation = validation[: config.validation_images]
-        self.noise = dequantisation_noise(config.validation_repeats, self.validation, config.seed)
+        repeats = config.validation_repeats
+        self.noise = dequantisation_noise(repeats, self.validation, VALIDATION_SEED)
         self.now = checkpoint.Progress(settings, batches.size)
         self.pending: list[Tensor] = []
         self.saved: int | None = None
@@ -364,10 +367,10 @@ class Trainer:
 
     def validate(self) -> dict[str, float]:
         """Return the validation loss, bits per dim and their standard error over images. All
-        validations use the same images and noise."""
+        validations use the same images and noise, also those of runs with other seeds."""
         metrics = {"validation_loss": self.validation_loss()}
         default = self.ebm.default_estimator
-        metrics |= self.bits("validation", estimator=default, seed=self.config.seed)
+        metrics |= self.bits("validation", estimator=default, seed=VALIDATION_SEED)
         if (second := self.second_estimator) != default:
             metrics |= self.bits(f"validation_{second}", estimator=second)
         return metrics
@@ -388,12 +391,14 @@ class Trainer:
     def validation_loss(self) -> float:
         """Return the mean loss over validation images, in full precision and bypassing
         accelerate's wrapper."""
-        num, repeats, seed = len(self.validation), self.config.validation_repeats, self.config.seed
+        num, repeats = len(self.validation), self.config.validation_repeats
         loss = partial(Loss.forward, self.loss)
 
         def losses_of(rows: Tensor) -> Tensor:
             levels = self.validation[rows].to(self.ebm.device)
-            draws = [RowNoise(levels.device, seed, k, rows, num) for k in range(repeats)]
+            draws = [
+                RowNoise(levels.device, VALIDATION_SEED, k, rows, num) for k in range(repeats)
+            ]
             points = (self.batches.points(levels, noise) for noise in draws)
             return torch.stack([loss(*columns) for columns in points], 1)
 

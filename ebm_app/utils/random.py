@@ -136,7 +136,7 @@ class RowNoise:
     def __init__(
         self, device: str | torch.device, seed: int, step: int, rows: Tensor, num: int
     ) -> None:
-        self.step, self.rows, self.num, self.device = step, rows, num, device
+        self.seed, self.step, self.rows, self.num, self.device = seed, step, rows, num, device
         blocks, position = (rows // BLOCK).unique(return_inverse=True)
         self.blocks = [
             (min(BLOCK, num - BLOCK * block), make_generator(device, seed, 0, step, block))

@@ -63,6 +63,12 @@ def test_signal_ends_a_validation_between_its_batches(data, tmp_path, monkeypatc
     assert again.fit()["steps"] == 8
 
 
+def test_validations_do_not_depend_on_the_seed(data, tmp_path):
+    one, two = (make_trainer(data, tmp_path / str(seed), seed=seed) for seed in (1, 2))
+    two.ebm.load_state_dict(one.ebm.state_dict())
+    assert one.validate() == two.validate()
+
+
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory) -> SimpleNamespace:
     """A run with two validations: its trainer, result and folder."""
