@@ -19,7 +19,7 @@ from ebm_app.utils.fields import configuration, setting
 #: Max waiting time in milliseconds
 WAIT = 120_000
 #: Colours of a screenshot, reduced to keep files small
-NUM_COLOURS = 128
+NUM_COLOURS = 256
 #: Page -> (button that starts the run, label and final text of its text box), or None
 SCENES = {
     "Score": None,

@@ -187,7 +187,7 @@ def plot_bits(held_out: np.ndarray, bits: float) -> Figure:
     """Plot a histogram of the bits of held-out images, with those of the image."""
     figure = Figure(figsize=(5, 2.2), dpi=110, layout="constrained")
     axes = figure.subplots()
-    axes.hist(held_out, min(30, max(5, len(held_out) // 10)), alpha=0.7, label="held-out images")
+    axes.hist(held_out, min(30, max(5, len(held_out) // 10)), label="held-out images")
     axes.axvline(bits, color="C3", lw=2.5, label="this image")
     axes.set(xlabel="bits per dim (fewer: more likely)", yticks=[])
     axes.spines[["top", "right", "left"]].set_visible(False)
