@@ -134,10 +134,10 @@ class Scorer:
             "class": None,
             "notes": notes,
         }
-        lines = [number_text(metrics, held_out, ebm.config.num_levels)]
         if held_out is not None:
             metrics["more_likely_than"] = held_out.fraction_above(metrics["bits_per_dim"])
             answer = answer._replace(histogram=plot_bits(held_out.bits, metrics["bits_per_dim"]))
+        lines = [number_text(metrics, held_out, ebm.config.num_levels)]
 
         def text() -> str:
             return "\n\n".join([*lines, *(f"*{note}*" for note in notes)])
@@ -175,7 +175,7 @@ def number_text(metrics: dict[str, Any], held_out: HeldOutBits | None, num_level
     if held_out is not None:
         low, high = held_out.range()
         others = f"most held-out images take {low:.2g} to {high:.2g}, {others}"
-        fraction, num = held_out.fraction_above(bits), len(held_out.bits)
+        fraction, num = metrics["more_likely_than"], len(held_out.bits)
         rank = f"\n\nMore likely than {fraction:.0%} of {num} held-out images."
     return (
         f"## log p(x) {sign} {nats} ± {metrics['log_prob_error']:.2g} nats\n\n"

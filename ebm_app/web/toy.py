@@ -102,7 +102,8 @@ def toy(
 
 def paths_of(problem: str) -> list[str]:
     """Return the paths for a problem."""
-    return [path for path, sigma in PATHS.items() if sigma or "Gaussian" in problem]
+    is_mixture = PROBLEMS[problem].startswith("mixtures")
+    return [path for path, sigma in PATHS.items() if sigma or not is_mixture]
 
 
 def select_problem(problem: str) -> list[Any]:
