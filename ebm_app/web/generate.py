@@ -52,7 +52,7 @@ def generate(
     num_steps: int,
     seed: int,
     randomise: bool,
-    which: str = ANY,
+    which: str = EACH,
     guidance_scale: float = 1.0,
     *,
     models: Models,
@@ -142,11 +142,12 @@ def scored_samples(folder: Path, ebm: EBM) -> tuple[Tensor, list[str]] | None:
 def build(app: gr.Blocks, models: Models, seed: int) -> None:
     """Add the page and its endpoint /generate."""
     gr.Markdown(INTRO)
-    labels = [ANY, EACH, *models.classes()]
+    # one of each also at once after loading; models without classes ignore it
+    labels = [EACH, ANY, *models.classes()]
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
             model, loaded = shared.model_selector(app, models)
-            which = gr.Radio(labels, value=ANY, label="Class")
+            which = gr.Radio(labels, value=EACH, label="Class")
             num_images = shared.slider(1, MAX_IMAGES, 10, label="Images")
             controls = gr.Column()
             with gr.Accordion("Advanced", open=False):
@@ -174,8 +175,9 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
         """Return the classes of a model, with the class and the seed of the address."""
         link, names = request.query_params, models.config(name).classes()
         which = link.get("class", which)
-        value = which if which in names else (EACH if names else ANY)
-        choice = gr.update(choices=[ANY, EACH, *names], value=value, visible=bool(names))
+        choices = [EACH, ANY, *names]
+        value = which if which in choices else EACH
+        choice = gr.update(choices=choices, value=value, visible=bool(names))
         number = link.get("seed", "")
         is_seed = number.isdecimal() and int(number) <= shared.MAX_SEED
         seeds = [int(number), False] if is_seed else [gr.skip(), gr.skip()]

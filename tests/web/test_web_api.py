@@ -16,7 +16,7 @@ from PIL import Image
 ENDPOINTS = {
     "/generate": {
         **{"model": "grey", "sampler": "dpm", "num_images": 10, "num_steps": 0, "seed": 5},
-        **{"randomise": True, "which": "any", "guidance_scale": 1.5},
+        **{"randomise": True, "which": "one of each", "guidance_scale": 1.5},
     },
     "/mi": {"x": None, "y": None, "estimator": "automatic", "seed": 5},
     "/mi_paper": {"dim": 40, "steps": 2_000, "seed": 5},
