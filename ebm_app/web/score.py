@@ -36,6 +36,9 @@ MAX_ANSWERS = 256
 SIDE, BRUSH = 280, 17
 UPLOAD, DRAW = "Upload", "Draw"
 NO_IMAGE = "Upload an image, draw one, or click on an example."
+#: JavaScript that selects the first example, at the start only if nothing was uploaded meanwhile
+FIRST_EXAMPLE = "(examples, upload) => examples?.[0]?.image ?? null"
+KEEP_UPLOAD = "(examples, upload) => upload ?? examples?.[0]?.image ?? null"
 INTRO = (
     "Upload or draw an image. The model computes its log-likelihood by "
     "[conditional time score matching](https://arxiv.org/abs/2502.02300)."
@@ -278,20 +281,19 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
         **limits,
     )
 
-    def open_model(name: str, uploaded: str | None = None) -> list[Any]:
-        """Return the examples of a model, the first one as the upload unless a fast visitor has
-        uploaded an image, and the sources."""
+    def open_model(name: str) -> list[Any]:
+        """Return the examples of a model, and the sources."""
         config = models.config(name)
         images = examples(models.folder(name), config, models.data_root)
-        first = shared.save_file(images[0], "example.png") if images else None
         sources = gr.update(choices=[UPLOAD, DRAW])
         if config.image_shape[0] != 1:
             sources = gr.update(choices=[UPLOAD], value=UPLOAD)
-        return [images, gr.skip() if uploaded else first, sources]
+        return [images, sources]
 
-    opened, run = [shown, upload, source], shared.endpoint(open_model)
-    loaded.then(run, [model, upload], opened, **shared.AT_ONCE)
-    model.input(run, model, opened, **shared.AT_ONCE)
+    opened, run = [shown, source], shared.endpoint(open_model)
+    for change, js in ((loaded.then, KEEP_UPLOAD), (model.input, FIRST_EXAMPLE)):
+        event = change(run, model, opened, **shared.AT_ONCE)
+        event.then(None, [shown, upload], upload, js=js, **shared.AT_ONCE)
     # gradio's clear button also removes the background
     drawing.clear(lambda: blank, None, drawing, **shared.AT_ONCE)
     source.change(select_source, source, [upload, drawing], **shared.AT_ONCE)

@@ -2,11 +2,14 @@
 
 import json
 import re
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import load_script, save_digit, save_picture
+from conftest import ROOT, free_port, load_script, save_digit, save_picture
 from playwright.sync_api import expect
 
 from ebm_app.web.app import PAGES
@@ -111,6 +114,25 @@ def test_answer_has_one_number_and_its_rank(visit, models, tmp_path):
     assert page.get_by_text("Unusual regions").locator("visible=true").count() == 0
 
 
+def test_early_upload_is_kept(visit, models, tmp_path):
+    """An image that is uploaded before the answer with the examples arrives."""
+    page, held = visit("toy"), []
+
+    def hold_examples(route):
+        asks_for_examples = route.request.post_data_json["data"][:1] == ["grey"]
+        held.append(route) if asks_for_examples else route.continue_()
+
+    page.route("**/run/predict", hold_examples)
+    page.get_by_role("link", name="Score").click()
+    send(page, save_digit(tmp_path / "1.png", 1))
+    expected, _ = answer_of(tmp_path / "1.png", models)
+    expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
+    held[0].continue_()
+    expect(page.locator(".small img")).to_have_count(10, timeout=WAIT)
+    page.wait_for_timeout(2000)
+    expect(page.locator("#answer h2")).to_have_text(expected)
+
+
 def test_more_draws_change_the_answer(visit, models, tmp_path):
     page = open_score(visit)
     send(page, save_digit(tmp_path / "1.png", 1))
@@ -168,6 +190,35 @@ def test_images_of_a_stopped_server_are_blank(visit):
     assert broken.count() == 10
     for index in range(10):
         expect(broken.nth(index)).not_to_be_visible()
+
+
+@contextmanager
+def server(port):
+    """Serve the web app in another process, which is killed at the end."""
+    command = [sys.executable, "ui/app.py", "--model", "digits", "--port", str(port)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline()
+            yield
+        finally:
+            process.kill()
+
+
+def test_page_recovers_from_a_killed_server(browser):
+    page, port = browser.new_page(), free_port()
+    run = page.get_by_label("Run", exact=True)
+    with server(port):
+        page.goto(f"http://127.0.0.1:{port}/generate")
+        expect(run).to_have_value(re.compile("^Ten samples"), timeout=WAIT)
+        page.get_by_label("number input for Images").fill("64")
+        scenes.press(page, "Generate")
+        expect(run).to_have_value(re.compile("^Step"), timeout=WAIT)
+    expect(page.get_by_test_id("toast-text")).to_contain_text("lost", timeout=WAIT)
+    with server(port):
+        expect(run).to_have_value(re.compile("^Ten samples"), timeout=WAIT)
+        scenes.press(page, "Generate")
+        expect(run).to_have_value(re.compile("^10 images"), timeout=WAIT)
+        page.context.close()
 
 
 def test_flagged_image_has_no_class(visit, tmp_path):
