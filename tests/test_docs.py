@@ -59,6 +59,15 @@ def test_every_record_is_documented():
     assert recorded <= {tuple(words) for page in PAGES for words in block_commands(page)}
 
 
+def test_records_are_of_the_bundled_weights(script):
+    results, outdated = script("tools/results.py"), []
+    for table in results.TABLES:
+        for command, record in results.records(table).items():
+            if "source" not in record and record["weights"] != results.weights_of(command):
+                outdated.append(command)
+    assert not outdated, "run python tools/results.py run TABLE --only MODEL"
+
+
 def test_documented_make_targets_exist():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))

@@ -4,13 +4,15 @@ python tools/results.py run bits "python evaluate/bpd.py digits --labels"
 python tools/results.py run bits --only mnist
 python tools/results.py write
 
-docs/results/ has a JSON file per table, with the record of each command: start, revision, seconds
-and figures. "run" adds a command to a table or, without a command, repeats the commands that
-contain the text of --only. "write" renders each marker <!-- NAME -->...<!-- / --> of the Markdown
-files. tests/test_docs.py checks that the files are up to date.
+docs/results/ has a JSON file per table, with the record of each command: start, revision, SHA-256
+of the weights of a bundled model, seconds and figures. "run" adds a command to a table or, without
+a command, repeats the commands that contain the text of --only. "write" renders each marker
+<!-- NAME -->...<!-- / --> of the Markdown files. tests/test_docs.py checks that the files are up
+to date, and that the records are of the bundled weights.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import re
@@ -54,6 +56,7 @@ def run(table: str, command: str) -> None:
     record = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "git_revision": git_revision(),
+        "weights": weights_of(command),
         "seconds": round(time.time() - started, 1),
         "figures": json.loads(done.stdout.splitlines()[-1]),
     }
@@ -88,6 +91,14 @@ def with_commands(text: str, table: str) -> str:
 def model_of(command: str) -> str:
     """Return the model argument of a command."""
     return shlex.split(command)[2]
+
+
+def weights_of(command: str) -> str | None:
+    """Return the SHA-256 of the weights of the bundled model that a command evaluates, or None."""
+    for word in shlex.split(command)[2:3]:
+        if (path := BUNDLED / word / "model.safetensors").is_file():
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+    return None
 
 
 def figures_of(table: str, model: str) -> list[Figures]:
