@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.inputs import as_images
+from ebm_app.data.sources import read_parquet
 from ebm_app.data.splits import SPLITS, Labelled
-from ebm_app.data.tables import load_hub
 from ebm_app.utils.errors import UserError
 
 #: Sizes of the splits of the 1,797 digits, permuted by ``numpy.random.RandomState(0)``
@@ -68,8 +67,7 @@ class Source:
     def _read_split(self, root: Path, train: bool, download: bool) -> tuple[Tensor, Tensor]:
         """Return levels (N, C, H, W) and labels (N,) of the training or test split."""
         if any((root / self.name).rglob("*.parquet")):
-            split = load_hub(str(root / self.name))["train" if train else "test"]
-            return as_images(split)[:2]
+            return read_parquet(root / self.name, "train" if train else "test")
         from torchvision import datasets  # takes over a second to import
 
         split = getattr(datasets, self.dataset_class)(root, train=train, download=download)

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ebm_app.data.cache import decode, map_images
 from ebm_app.data.folder import digest_files, is_image, list_files, load_folder
+from ebm_app.data.inputs import as_images
 from ebm_app.data.pictures import ToPixels
 from ebm_app.data.splits import SPLITS, Labelled, split_by_name
 from ebm_app.data.tables import Columns, Row, load_hub, read_rows
@@ -66,8 +68,7 @@ def read_files(
         about = {"rows": [rows[index][:3] for index in kept], "classes": classes, "report": report}
         return pixels, about
 
-    options = [CACHE_VERSION, kind, state, conversion, columns, skip_bad]
-    key = hashlib.sha256(json.dumps(options).encode()).hexdigest()[:32]
+    key = cache_key(kind, state, conversion, columns, skip_bad)
     images, about = map_images(key, read)
     splits, start = {}, 0
     for split in SPLITS:
@@ -80,6 +81,24 @@ def read_files(
         splits[split] = Labelled(part, labels, names, tuple(about["classes"]))
         start += len(own)
     return splits, about["report"]
+
+
+def cache_key(*options: Any) -> str:
+    """Return the key of cached images that were read with options, JSON data."""
+    return hashlib.sha256(json.dumps([CACHE_VERSION, *options]).encode()).hexdigest()[:32]
+
+
+def read_parquet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
+    """Return levels (N, C, H, W) and labels (N,) of a split of Parquet files, which are decoded
+    once."""
+
+    def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
+        images, labels, *_ = as_images(load_hub(str(folder))[split])
+        return images.numpy(), {"labels": labels.tolist()}
+
+    folder = folder.absolute()
+    images, about = map_images(cache_key("parquet", digest_files(folder), split), read)
+    return images, torch.tensor(about["labels"])
 
 
 def drop_unlisted(

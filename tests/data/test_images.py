@@ -107,7 +107,7 @@ def test_cifar_is_not_unpickled_with_another_digest(cifar, monkeypatch):
     assert "cifar10" in error_of(load_images, "cifar10", root)
 
 
-def test_cifar_is_read_from_parquet_files(tmp_path):
+def test_cifar_is_read_from_parquet_files_once(tmp_path, monkeypatch):
     pixels = np.random.RandomState(0).randint(0, 256, (14, 32, 32, 3), dtype=np.uint8)
     features = Features({"image": ImageFeature(), "label": ClassLabel(names=["a", "b"])})
     folder = tmp_path / "cifar10" / "data"
@@ -115,10 +115,13 @@ def test_cifar_is_read_from_parquet_files(tmp_path):
     for split, rows in ("train", range(12)), ("test", range(12, 14)):
         columns = {"image": [Image.fromarray(pixels[i]) for i in rows], "label": [1] * len(rows)}
         Dataset.from_dict(columns, features).to_parquet(folder / f"{split}-0.parquet")
-    data = load_images("cifar10", tmp_path)
-    found = torch.cat([data.train, data.validation, data.test])
-    assert torch.equal(found, torch.from_numpy(pixels).permute(0, 3, 1, 2))
-    assert len(data.validation) == 2 and data.labels[2].tolist() == [1, 1]
+    for _ in range(2):
+        data = load_images("cifar10", tmp_path)
+        found = torch.cat([data.train, data.validation, data.test])
+        assert torch.equal(found, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+        assert len(data.validation) == 2 and data.labels[2].tolist() == [1, 1]
+        # the second time, images come from the cache
+        monkeypatch.setattr("ebm_app.data.sources.load_hub", lambda name: pytest.fail("read"))
 
 
 def test_unknown_names_and_resolutions_are_user_errors():
