@@ -142,7 +142,7 @@ def scored_samples(folder: Path, ebm: EBM) -> tuple[Tensor, list[str]] | None:
 def build(app: gr.Blocks, models: Models, seed: int) -> None:
     """Add the page and its endpoint /generate."""
     gr.Markdown(INTRO)
-    # one of each also at once after loading; models without classes ignore it
+    # the class until those of the model are loaded; models without classes ignore it
     labels = [EACH, ANY, *models.classes()]
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
