@@ -4,7 +4,10 @@ import importlib.util
 import os
 import socket
 import struct
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +33,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).parent.parent
+#: Environment of scripts in other processes
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 #: Settings of a run of a moment, as keyword arguments
 SMALL = {"block_out_channels": (8,), "norm_num_groups": 4, "num_nodes": 8, "dropout": 0.0}
 SMALL |= {"train_batch_size": 4, "validation_images": 4, "validation_repeats": 1, "device": "cpu"}
@@ -159,6 +164,20 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
+
+
+@contextmanager
+def served(arguments: list[str], folder: Path, port: int | None = None) -> Iterator[str]:
+    """Serve the web app with ui/app.py in another process, and yield its address. The process is
+    killed at the end."""
+    command = [sys.executable, str(ROOT / "ui" / "app.py"), *arguments]
+    command += ["--port", str(port or free_port())]
+    run = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    with run:
+        try:
+            yield run.stdout.readline().split("/ - ")[0]
+        finally:
+            run.kill()
 
 
 def pixels(picture) -> np.ndarray:

@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import gradio_client
 import httpx
 import numpy as np
 import pytest
-from conftest import ROOT, TINY, free_port, write_mnist
+from conftest import ENVIRONMENT, ROOT, TINY, served, write_mnist
 from datasets import Dataset
 from documents import ADDRESS, PAGES, block_commands, blocks, script_of, shell_scripts
 from PIL import Image
@@ -48,7 +47,6 @@ SHORT = {
         "--laws gaussian_0.5_1x1 --estimators classifier --num_rows 300 --num_seeds 1"
     ),
 }
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +72,6 @@ def workplace(tmp_path_factory) -> Path:
         pixels = draw.randint(0, 256, (8, 8)).astype(np.uint8)
         Image.fromarray(pixels).save(folder / "ordinary" / f"{index}.png")
     return folder
-
-
-@contextmanager
-def served(arguments: list[str], folder: Path) -> Iterator[str]:
-    """Serve the web app with ui/app.py and yield its address."""
-    command = [sys.executable, str(ROOT / "ui" / "app.py"), *arguments, "--port", str(free_port())]
-    run = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-    with run:
-        try:
-            yield run.stdout.readline().split("/ - ")[0]
-        finally:
-            run.terminate()
 
 
 def short_flags(name: str, arguments: list[str]) -> list[str]:

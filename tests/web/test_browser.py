@@ -2,14 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT, free_port, load_script, save_digit, save_picture
+from conftest import free_port, load_script, save_digit, save_picture, served
 from playwright.sync_api import expect
 
 from ebm_app.web.app import PAGES
@@ -192,29 +189,17 @@ def test_images_of_a_stopped_server_are_blank(visit):
         expect(broken.nth(index)).not_to_be_visible()
 
 
-@contextmanager
-def server(port):
-    """Serve the web app in another process, which is killed at the end."""
-    command = [sys.executable, "ui/app.py", "--model", "digits", "--port", str(port)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout.readline()
-            yield
-        finally:
-            process.kill()
-
-
-def test_page_recovers_from_a_killed_server(browser):
-    page, port = browser.new_page(), free_port()
+def test_page_recovers_from_a_killed_server(browser, tmp_path):
+    page, model, port = browser.new_page(), ["--model", "digits"], free_port()
     run = page.get_by_label("Run", exact=True)
-    with server(port):
-        page.goto(f"http://127.0.0.1:{port}/generate")
+    with served(model, tmp_path, port) as address:
+        page.goto(f"{address}/generate")
         expect(run).to_have_value(re.compile("^Ten samples"), timeout=WAIT)
         page.get_by_label("number input for Images").fill("64")
         scenes.press(page, "Generate")
         expect(run).to_have_value(re.compile("^Step"), timeout=WAIT)
     expect(page.get_by_test_id("toast-text")).to_contain_text("lost", timeout=WAIT)
-    with server(port):
+    with served(model, tmp_path, port):
         expect(run).to_have_value(re.compile("^Ten samples"), timeout=WAIT)
         scenes.press(page, "Generate")
         expect(run).to_have_value(re.compile("^10 images"), timeout=WAIT)
