@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         recorded = recorded_run(Train, first.output_dir, first.resume_from_checkpoint)
         base = as_default(recorded)
     elif first.config:
-        base = replace(as_default(read_config(first.config)), init_from=None)
+        base = as_default(read_config(first.config))
+        # a new run, in the precision of this machine
+        base = replace(base, init_from=None, mixed_precision="auto")
         if parse(Train, __doc__, words, base).dataset != base.dataset:
             # these settings belong to the recorded data set
             base = replace(base, resolution=None, image_column=None, label_column=None)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import GREY, TINY, call, error_of
+from conftest import GREY, SMALL, TINY, call, error_of
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -18,6 +18,7 @@ from ebm_app.ebm import EBM
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.recipes import DIGITS
 from ebm_app.training.run import LOCK
+from ebm_app.utils import processes
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json
 from ebm_app.utils.output import lock
@@ -111,6 +112,16 @@ def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     assert second["ebm"] == first["ebm"]
     changed = {"learning_rate": 0.02, "config": str(tmp_path / "run.json"), "device": "auto"}
     assert second["train"] == first["train"] | changed
+
+
+def test_config_uses_the_precision_of_this_machine(capsys, tmp_path, monkeypatch):
+    settings = to_dict(replace(DIGITS, **SMALL | {"mixed_precision": "bf16"}))
+    (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": settings}}))
+    for supported, precision in ((False, "no"), (True, "bf16")):
+        monkeypatch.setattr(processes, "has_bfloat16", lambda device, value=supported: value)
+        assert call(train, "--config", tmp_path / "run.json", "--dry_run") == 0
+        taken = json.loads(capsys.readouterr().out)["train"]
+        assert taken["mixed_precision"] == precision
 
 
 def test_resolution_belongs_to_the_recorded_data_set(capsys, tmp_path, image_folder):
