@@ -103,7 +103,7 @@ card: $(SETUP)
 	$(BIN)/python evaluate/samplers.py $(CARD) --data_root $(DATA) --run "dpm num_steps=12" --run probability_flow --output_dir $(CARD)
 	$(BIN)/python sample/ebm.py $(CARD) --num_images 100 --output_dir $(CARD)/samples
 
-# the paper's tables of density ratios and mutual information: hours. Finished runs are not repeated
+# the paper's tables of density ratios and mutual information: hours. Finished runs are kept in runs.jsonl
 studies: $(SETUP)
 	$(BIN)/python evaluate/toy.py --output_dir runs/toy
 	$(BIN)/python evaluate/mi.py --table --output_dir runs/mi

@@ -7,10 +7,16 @@ Each cell follows the paper's protocol: train every learning rate with the first
 rate with the smallest validation error, and repeat it with the other seeds. The table has the mean
 and standard deviation over seeds of the error on new test points (arXiv:2502.02300, appendix F),
 next to the paper's error.
+
+Every finished run is appended to the JSON Lines file --runs and is not repeated, so that an
+interrupted table can be continued by the same command.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -20,6 +26,7 @@ from tqdm.auto import tqdm
 from ebm_app.cli.command_line import CommonFlags, parse
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Draws, Positive, PositiveInt, configuration, setting
+from ebm_app.utils.files import replace_file
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.registry import choose
 
@@ -44,6 +51,8 @@ class Arguments(CommonFlags):
     learning_rates: tuple[Positive, ...] = setting("learning rates, by default the paper's", ())
     num_seeds: Draws | None = setting("runs of the best learning rate: 3, or 2 with --quick", None)
     quick: bool = setting("run the smallest problems with few steps, in a minute or two", False)
+    num_processes: PositiveInt = setting("number of rows computed at the same time", 1)
+    runs: Path | None = setting("file of finished runs, by default runs.jsonl in the folder", None)
     output_dir: Path = setting("folder of the table", Path("runs/toy"))
 
 
@@ -61,7 +70,7 @@ def make_table(
     """Run every cell, write ``name``.json, and print and return the table.
 
     Errors are mean squared errors of the log ratio in nats^2; "divergence" is its mean over p_1
-    and "matrix" is -1/2 log det of a learned Sigma, both in nats.
+    and "matrix" is -1/2 log det of a learned Sigma, both in nats. "ms" is processor time.
 
     Args:
         problems: the problems to choose from.
@@ -70,10 +79,6 @@ def make_table(
     Raises:
         UserError: for an unknown name, or if no method belongs to a problem.
     """
-    import torch  # slow to import
-
-    from ebm_app.utils.processes import resolve_device
-
     if args.quick:
         args = replace(args, **{key: getattr(args, key) or quick[key] for key in quick})
     names = [choose("problem", key, problems) for key in args.problems] or list(problems)
@@ -82,51 +87,102 @@ def make_table(
     cells = [(key, row) for key in names for row in problems[key].methods if row in methods]
     if not cells:
         raise UserError("These methods do not belong to these problems. Omit --methods.")
-    device = resolve_device(args.device)
-    if device == "cpu":  # the matrices are too small for several threads
-        torch.set_num_threads(1)
     output = Output(args.output_dir / f"{name}.json", args)
+    args = replace(args, runs=args.runs or output.folder / "runs.jsonl")
+    drop_incomplete_line(args.runs)
+    jobs = [(args, *cell, problems[cell[0]]) for cell in cells]
     table = []
-    for cell in tqdm(cells, unit="cell"):
-        table.append(make_row(*cell, problems[cell[0]], args, device))
+    for row in tqdm(run_jobs(jobs, args.num_processes), total=len(jobs), unit="cell"):
+        table.append(row)
         output.write({"table": table})
     output.save({"table": table})
     print(to_markdown(table))
     return {"table": table}
 
 
-def make_row(
-    name: str, method: str, problem: "Problem", args: Arguments, device: str
-) -> dict[str, Any]:
-    """Return the means and standard deviations over the runs of a cell (None if a run diverged),
-    the error reported by the paper, and a note if the error is ``FAR`` times as large."""
-    from ebm_app.ratios.problems import REPORTED, train_and_test  # slow to import
+def run_jobs(jobs: list[tuple[Any, ...]], num_processes: int) -> Iterator[dict[str, Any]]:
+    """Yield ``make_row(*job)`` of each job in order, computed by a number of processes."""
+    if num_processes == 1:
+        yield from (make_row(*job) for job in jobs)
+        return
+    with ProcessPoolExecutor(num_processes, get_context("spawn")) as pool:
+        try:
+            yield from pool.map(make_row, *zip(*jobs, strict=True))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
+
+def make_row(args: Arguments, name: str, method: str, problem: "Problem") -> dict[str, Any]:
+    """Return the means and standard deviations over the runs of a cell (None if a run diverged),
+    the error and time reported by the paper, and a note if the error is ``FAR`` times as large."""
+    import torch  # slow to import
+
+    from ebm_app.ratios.problems import REPORTED, train_and_test
+    from ebm_app.utils.processes import resolve_device
+
+    device = resolve_device(args.device)
+    if device == "cpu":  # the matrices are too small for several threads
+        torch.set_num_threads(1)
     num_points = QUICK_POINTS if args.quick else NUM_POINTS
     if args.iterations is not None:
         problem = problem.shorten(args.iterations)
+    finished = read_runs(args.runs)
 
-    def train_once(rate: float, seed: int) -> Metrics:
-        return train_and_test(problem, method, seed, rate, num_points, device)
+    def run(rate: float, seed: int) -> Metrics:
+        key = name, method, problem.iterations, num_points, rate, seed
+        if key not in finished:
+            record = train_and_test(problem, method, seed, rate, num_points, device)
+            append_run(args.runs, key, record)
+            return record
+        return finished[key]
 
     rates = args.learning_rates or problem.learning_rates
-    first = {rate: train_once(rate, args.seed) for rate in rates}
+    first = {rate: run(rate, args.seed) for rate in rates}
     best = min(first, key=lambda rate: first[rate]["validation_error"])
     seeds = range(args.seed + 1, args.seed + (args.num_seeds or 3))
-    records = [first[best], *(train_once(best, seed) for seed in seeds)]
+    records = [first[best], *(run(best, seed) for seed in seeds)]
     row: dict[str, Any] = {"problem": name, "method": method}
     for key in records[0]["test"]:
         values = [record["test"][key] for record in records]
         is_finite = None not in values
         row[key] = fmean(values) if is_finite else None
         row[f"{key}_deviation"] = stdev(values) if is_finite and len(values) > 1 else None
-    reported, error = REPORTED.get((name, method)), row.get("error")
-    is_far = error is None or (reported is not None and error > FAR * reported)
+    times = [record["ms"] for record in records if record["ms"] is not None]
+    reported = REPORTED.get((name, method))
+    error, paper = row.get("error"), None if reported is None else reported.mean
+    is_far = error is None or (paper is not None and error > FAR * paper)
     return {
         **row,
-        "paper_error": reported,
+        "ms": min(times, default=None),
+        "paper_error": paper,
+        "paper_deviation": None if reported is None else reported.deviation,
+        "paper_ms": None if reported is None else reported.ms,
         "note": "not converged" if is_far else None,
         "divergence_truth": problem.kl_divergence,
         "learning_rate": best,
         "iterations": problem.iterations,
     }
+
+
+#: Settings that identify a run
+KEYS = "problem", "method", "iterations", "num_points", "learning_rate", "seed"
+
+
+def read_runs(path: Path) -> dict[tuple[Any, ...], Metrics]:
+    """Return the finished runs in a JSON Lines file by the values of ``KEYS``."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    records = [json.loads(line) for line in lines]
+    return {tuple(record[key] for key in KEYS): record for record in records}
+
+
+def append_run(path: Path, key: tuple[Any, ...], record: Metrics) -> None:
+    """Append a finished run as one line, in one write, so that processes can share the file."""
+    line = json.dumps(dict(zip(KEYS, key, strict=True)) | record) + "\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
+
+
+def drop_incomplete_line(path: Path) -> None:
+    """Remove the last line of a file if it has no line break, as after a crash."""
+    if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
+        replace_file(path, content[: content.rfind(b"\n") + 1])

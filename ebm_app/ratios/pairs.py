@@ -9,11 +9,14 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), section 6 and appendix 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import jvp
 
+from ebm_app.paths import GaussianPath, OneSidedPath
 from ebm_app.utils.tensors import standard_normal_log_density
 
 
@@ -28,7 +31,7 @@ class GaussianMixture:
         std: s, broadcast to (J, D).
     """
 
-    def __init__(self, means: Sequence[Sequence[float]], std: float | Tensor) -> None:
+    def __init__(self, means: Sequence[Sequence[float]] | Tensor, std: float | Tensor) -> None:
         self.means, std = (torch.as_tensor(value, dtype=torch.float64) for value in (means, std))
         self.std = std.expand_as(self.means)
 
@@ -108,6 +111,20 @@ class DensityPair:
     def log_ratio(self, x: Tensor) -> Tensor:
         """Return log p1(x)/p0(x) in nats: (N, D) -> (N,), float64."""
         return self.p1.log_density(x) - self.p0.log_density(x)
+
+    def marginal(self, path: GaussianPath, t: Tensor) -> GaussianMixture:
+        """Return p_t of a path at the time t () between two mixtures."""
+        a0 = torch.zeros_like(t) if isinstance(path, OneSidedPath) else 1 - path.alpha(t)
+        a1, v = path.alpha(t), path.variance(t)
+        means = a0 * self.p0.means[:, None] + a1 * self.p1.means
+        squares = a0**2 * self.p0.std[:, None].square() + a1**2 * self.p1.std.square() + v
+        return GaussianMixture(means.flatten(0, 1), squares.sqrt().flatten(0, 1))
+
+    def time_score(self, path: GaussianPath, x: Tensor, t: Tensor) -> Tensor:
+        """Return d/dt log p_t(x) of two mixtures at points x (N, D) and the time t () float64:
+        (N,) float64."""
+        log_density = partial(GaussianMixture.log_density, x=x)
+        return jvp(lambda t: log_density(self.marginal(path, t)), t, torch.ones_like(t))[1]
 
     def bridge_moment(self) -> float:
         """Return E||x1 - x0||^2 / D for independent x0 and x1, the constant c of a path."""

@@ -9,11 +9,13 @@ Source: arXiv:2502.02300, section 6 and appendices E and F.
 import copy
 import csv
 import math
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +24,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.ratios.methods import (
     COVARIANCE_METHODS,
+    NUM_NODES,
     GaussianNet,
     TimeScoreRatio,
     TimeScores,
@@ -31,14 +34,27 @@ from ebm_app.ratios.pairs import DensityPair, gaussian_pair, information_pair, m
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.fitting import fit
+from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import standard_error
 
-#: (problem, method) -> mean squared error of the log ratio in nats^2, over three runs, as reported
-#: by the paper (arXiv:2502.02300, appendices E and F)
+
+class Reported(NamedTuple):
+    """Mean squared error of the log ratio in nats^2, its standard deviation over three runs, and
+    milliseconds per step, as reported by the paper."""
+
+    mean: float
+    deviation: float
+    ms: float
+
+
+#: (problem, method) -> figures of the paper (arXiv:2502.02300, appendices E and F)
 with Path(__file__).with_name("reported.csv").open(encoding="utf-8", newline="") as _file:
     _rows = list(csv.DictReader(_file))
-REPORTED = {(row["problem"], row["method"]): float(row["mean"]) for row in _rows}
+REPORTED = {
+    (row["problem"], row["method"]): Reported(*(float(row[key]) for key in Reported._fields))
+    for row in _rows
+}
 #: Random number streams
 TRAIN, VALIDATION, TEST = range(3)
 
@@ -52,26 +68,29 @@ class EvaluationPoints:
         generator: source of the draws.
 
     Attributes:
+        x1: the points drawn from p_1.
         truth: log ratios (N,) at the points x (N, D), in nats.
     """
 
     def __init__(self, pair: DensityPair, num: int, generator: Generator) -> None:
-        self.num1 = num // 2
-        parts = pair.p0.sample(num - self.num1, generator), pair.p1.sample(self.num1, generator)
-        self.x = torch.cat(parts)
+        x0 = pair.p0.sample(num - num // 2, generator)
+        self.x1 = pair.p1.sample(num // 2, generator)
+        self.x = torch.cat([x0, self.x1])
         self.truth = pair.log_ratio(self.x)
 
     def metrics(self, log_ratio: Tensor) -> dict[str, float]:
         """Return metrics of estimates (N,): "error", the mean squared error in nats^2, and
         "divergence", the mean over p_1, an estimate of KL(p_1 || p_0) in nats."""
         error = (log_ratio - self.truth).square().mean()
-        return {"error": error.item(), "divergence": log_ratio[-self.num1 :].mean().item()}
+        return {"error": error.item(), "divergence": log_ratio[-len(self.x1) :].mean().item()}
 
 
 class Evaluation(NamedTuple):
-    """Estimator after ``step`` steps, and the ``best`` one so far."""
+    """Estimator after ``step`` steps and ``seconds`` of processor time, without evaluations, and
+    the ``best`` one so far."""
 
     step: int
+    seconds: float
     ratio: TimeScoreRatio
     metrics: dict[str, float]
     best_error: float
@@ -142,31 +161,75 @@ def train(
 
     steps = fit(ratio.parameters(), loss, problem.iterations, lr, factor=factor)
     best = math.inf, 0, copy.deepcopy(ratio)
+    seconds, begin = 0.0, time.process_time()
     for step in chain([0], steps):
         if step % every == 0 or step == problem.iterations:
+            seconds += time.process_time() - begin
             metrics = points.metrics(ratio.log_ratio(points.x))
             if metrics["error"] < best[0]:
                 best = metrics["error"], step, copy.deepcopy(ratio)
-            yield Evaluation(step, ratio, metrics, *best)
+            yield Evaluation(step, seconds, ratio, metrics, *best)
+            begin = time.process_time()
 
 
 def train_and_test(
     problem: Problem, method: str, seed: int, lr: float, num_points: int, device: str
 ) -> dict[str, Any]:
-    """Train once. Return the smallest ``validation_error``, and the metrics of the best weights on
-    ``test`` points, with the mutual information ``matrix`` of a ``GaussianNet``."""
+    """Train once.
+
+    Returns:
+        "validation_error" and "best_step" of the best weights; their metrics on "test" points; the
+        "curve" of [step, validation error, information]; and "ms", the median processor time of a
+        step in milliseconds. The test metrics have "matrix", the mutual information of a
+        ``GaussianNet``, or "time_score_error" of other networks (see ``time_score_error``).
+    """
     validation, test = (
         EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
     evaluations = train(problem, method, seed, lr, validation, device)
+    curve, times = [], []
     with suppress(NumericalError):  # after divergence, test the best weights so far
-        for evaluation in tqdm(evaluations, desc="training", unit="evaluation", leave=False):
-            last = evaluation
-    metrics, net = test.metrics(last.best.log_ratio(test.x)), last.best.model.net
-    if isinstance(net, GaussianNet):
-        metrics["matrix"] = net.mutual_information()
-    return {"validation_error": last.best_error, "test": finite_or_none(metrics)}
+        for last in tqdm(evaluations, desc="training", unit="evaluation", leave=False):
+            point = {"error": last.metrics["error"], "matrix": information(last.ratio)}
+            curve.append([last.step, *finite_or_none(point).values()])
+            times.append((last.step, last.seconds))
+    steps = [1000 * (t1 - t0) / (s1 - s0) for (s0, t0), (s1, t1) in pairwise(times)]
+    metrics = test.metrics(last.best.log_ratio(test.x))
+    if isinstance(last.best.model.net, GaussianNet):
+        metrics["matrix"] = information(last.best)
+    else:
+        metrics["time_score_error"] = time_score_error(last.best, problem.pair, test.x1)
+    return {
+        "validation_error": last.best_error,
+        "best_step": last.best_step,
+        "test": finite_or_none(metrics),
+        "ms": median(steps) if steps else None,
+        "curve": curve,
+    }
+
+
+def information(ratio: TimeScoreRatio) -> float:
+    """Return the mutual information of a ``GaussianNet`` in nats, or NaN for another network."""
+    net = ratio.model.net
+    return net.mutual_information() if isinstance(net, GaussianNet) else math.nan
+
+
+@torch.no_grad()
+def time_score_error(ratio: TimeScoreRatio, pair: DensityPair, x: Tensor) -> float:
+    """Return the mean squared error of the time score over points x (N, D) of p_1 and uniform
+    times, in nats^2 per t^2.
+
+    Twice this value is the second term of the bound of Theorem 4 (arXiv:2502.02300), which is
+    never smaller than the squared error of the mean log ratio over p_1.
+    """
+    model = ratio.model
+    rule = rule_on(NUM_NODES, *model.interval)
+    squares = [
+        (ratio.time_score(x, t) - pair.time_score(model.path, x, t)).square().mean()
+        for t in rule.nodes
+    ]
+    return (torch.stack(squares).cpu() @ rule.weights / rule.weights.sum()).item()
 
 
 #: Methods of the paper's tables of mixtures

@@ -136,7 +136,7 @@ def test_shared_times_have_equal_counts():
 
 def test_half_of_the_points_are_of_each_density():
     points = EvaluationPoints(information_pair(4), 40_001, generator(3))
-    assert points.x.shape == (40_001, 4) and points.num1 == 20_000
+    assert points.x.shape == (40_001, 4) and points.x1.shape == (20_000, 4)
     metrics = points.metrics(points.truth + 0.5)
     assert metrics["error"] == pytest.approx(0.25)
     error = points.truth[-20_000:].std().item() / math.sqrt(20_000)
