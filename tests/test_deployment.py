@@ -8,7 +8,6 @@ import sys
 import tomllib
 from zipfile import ZipFile
 
-import pytest
 from conftest import ROOT, error_of, free_port
 from packaging.requirements import Requirement
 
@@ -18,7 +17,6 @@ def package_files():
     return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in str(path)}
 
 
-@pytest.mark.process
 def test_wheel_holds_the_package_and_its_models(tmp_path):
     source = tmp_path / "source"  # without earlier build outputs
     shutil.copytree(ROOT / "ebm_app", source / "ebm_app")

@@ -30,9 +30,8 @@ from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.paths import PATHS
 from ebm_app.spaces import SPACES
 
-#: Marks of pages whose snippets take more than five seconds.
-MARKS = dict.fromkeys(("README", "sampling", "likelihood"), pytest.mark.process)
-MARKS |= {"ratios": pytest.mark.slow}
+#: Marks of pages whose snippets take minutes
+MARKS = {"ratios": pytest.mark.slow}
 REGISTRIES = (PATHS, NETS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
 COMMANDS = {
     " ".join(words): script_of(words)
@@ -132,13 +131,9 @@ MODULES = [
     for path in sorted((ROOT / "ebm_app").rglob("*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]
-#: Modules whose examples train for seconds.
-LONG = {f"ebm_app.ratios.{name}" for name in ("classifier", "ctsm", "information")}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.process] * (name in LONG)) for name in MODULES]
-)
+@pytest.mark.parametrize("name", MODULES)
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(import_module(name), optionflags=FLAGS)
@@ -160,7 +155,6 @@ def run_notebook(name):
     return names
 
 
-@pytest.mark.process
 def test_mutual_information_notebook():
     names = run_notebook("mutual_information.ipynb")
     estimates = names["estimates"]
@@ -170,7 +164,6 @@ def test_mutual_information_notebook():
     assert names["patients"].nats.mean() > 0.1
 
 
-@pytest.mark.process
 def test_anomaly_notebook(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     names = run_notebook("unusual_images.ipynb")

@@ -73,7 +73,6 @@ def test_samples_of_a_flow_do_not_depend_on_their_number():
     assert torch.equal(flow.sample(1), flow.sample(3)[:1])
 
 
-@pytest.mark.process
 def test_scripts_train_and_evaluate_in_latent_space(tmp_path, image_folder, script, capsys):
     flow, run = tmp_path / "flow", tmp_path / "run"
     dataset = ["--dataset", f"folder:{image_folder}"]
@@ -146,7 +145,6 @@ def test_few_images_cost_at_most_one_bit_more_than_uniform(kind, num):
     assert bits.mean() < 8 + 1
 
 
-@pytest.mark.process
 def test_resume_in_the_space_of_another_flow_is_refused(tmp_path):
     settings = {**SMALL, "num_levels": LEVELS, "max_train_steps": 1, "flow": fitted("gaussian")}
     train(random_levels(20), tmp_path, **settings)

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-import pytest
 from conftest import ROOT
 
 #: Packages that take half a second or more to import.
@@ -29,7 +28,6 @@ print(json.dumps(imported))
 """
 
 
-@pytest.mark.process
 def test_help_imports_no_slow_package():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM % json.dumps([*SLOW, "torch"]), "--", *SCRIPTS],
@@ -44,7 +42,6 @@ def test_help_imports_no_slow_package():
     assert {name for names in imported.values() for name in names} <= {"torch"}
 
 
-@pytest.mark.process
 def test_models_load_in_threads():
     program = (
         "from concurrent.futures import ThreadPoolExecutor\n"

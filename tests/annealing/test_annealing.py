@@ -46,7 +46,7 @@ def chains_of(density, name, num):
 
 @pytest.mark.parametrize(
     "name, factor, num",
-    [pytest.param("ais", 0.22, 1500, marks=pytest.mark.process), ("diffused", 1.0, 1000)],
+    [("ais", 0.22, 1500), ("diffused", 1.0, 1000)],
 )
 def test_log_z_is_zero_in_both_directions(name, factor, num, float64):
     """Also for chains that hardly move. The mean log-weights of AIS and RAISE bracket log Z."""

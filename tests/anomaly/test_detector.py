@@ -85,7 +85,6 @@ class TableDetector(AnomalyDetector):
         return (8 + 8 * np.sin(angles)).round().astype(np.uint8)
 
 
-@pytest.mark.process
 def test_detector_passes_the_checks_of_scikit_learn(monkeypatch, tmp_path):
     monkeypatch.setattr("ebm_app.anomaly.detector.MIN_IMAGES", 1)
     EBM(GREY).save_pretrained(tmp_path)

@@ -36,7 +36,6 @@ def test_disagreement_of_a_tenth_of_a_bit_is_reported(capsys):
     assert len(lines) == 2 and all("time_integral" in line for line in lines)
 
 
-@pytest.mark.process
 def test_all_estimators_are_compared(run, tmp_path):
     settings = "num_probes=1 num_steps=3 num_draws=2 max_refinements=1".split()
     flags = "--estimator all --limit 2 --repeats 1 --estimator_args".split()
@@ -94,7 +93,6 @@ def test_margin_beyond_training_is_reported(run):
         assert ("trained on times up to" in printed) == is_beyond
 
 
-@pytest.mark.process
 def test_two_processes_match_one(run, folder, tmp_path):
     flags = "--estimator probability_flow --estimator_args num_steps=3 --split train".split()
     flags += "--limit 5 --repeats 1 --batch_size 1".split()

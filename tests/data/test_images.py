@@ -168,7 +168,6 @@ def test_python_objects_give_the_same_images():
     assert names == ("a", "b", "c")
 
 
-@pytest.mark.process
 def test_training_on_mapped_images_equals_training_in_memory(tmp_path, image_folder):
     data, runs = load_images(f"folder:{image_folder}"), [tmp_path / "mapped", tmp_path / "memory"]
     for run, images in zip(runs, (data.train, data.train.clone()), strict=True):

@@ -200,7 +200,7 @@ PATHS = [LinearVPPath(), VPPath()]
 @pytest.mark.parametrize(
     ("path", "shape", "t"),
     [
-        pytest.param(PATHS[0], (1, 4, 4), 1 - 1e-4, marks=pytest.mark.process),
+        (PATHS[0], (1, 4, 4), 1 - 1e-4),
         (PATHS[1], (2,), 0.9),
         (SineDiffusion(), (2,), 0.5),
     ],

@@ -109,7 +109,6 @@ def test_class_probabilities_match_the_posterior():
     assert torch.equal(found[:3], ebm.classify(levels[:3], seed=4, num_draws=32, batch_size=2))
 
 
-@pytest.mark.process
 def test_class_conditional_model_is_trained(tmp_path):
     images, labels = random_images(30, 8), torch.arange(30) % 3
     settings = {**SMALL, "num_levels": 17, "max_train_steps": 3, "learning_rate": 0.1}

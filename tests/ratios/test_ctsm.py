@@ -103,7 +103,6 @@ def test_invalid_arguments_raise():
     assert "not fitted" in error_of(CTSMRatio().log_ratio, [[0.0]])
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("method", ["ctsm_v", "classifier"])
 def test_ratio_script_writes_tables_and_a_record(script, tmp_path, method):
     for name, x in zip(("x0", "x1"), draw(gaussians(2), 200), strict=True):
@@ -118,7 +117,6 @@ def test_ratio_script_writes_tables_and_a_record(script, tmp_path, method):
         assert table["log_ratio"].shape == (200,)
 
 
-@pytest.mark.process
 def test_ratio_script_warns_of_points_outside_the_rows(script, tmp_path, capsys):
     x0, x1 = draw(gaussians(1), 100)
     for name, x in {"x0": x0, "x1": x1, "at": [[0.0], [50.0]]}.items():

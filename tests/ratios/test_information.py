@@ -70,7 +70,6 @@ def test_jittered_copies_have_no_information():
     assert estimate.interval is None or estimate.interval[0] == 0
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("ratio", [SHORT, CTSMRatio(num_folds=3, steps=50)])
 def test_interval_of_a_bit_and_a_normal_column_contains_the_truth(ratio):
     classes = np.arange(600) % 2
@@ -95,7 +94,6 @@ def test_information_depends_on_order_and_seed_alone():
     assert same.value == first != other
 
 
-@pytest.mark.process
 def test_default_is_ctsm_where_a_classifier_has_no_bound(monkeypatch):
     monkeypatch.setattr(ctsm, "BATCH_SIZE", 64)
     x, y = pairs(num=500, rho=0.95, dim=8)
@@ -164,7 +162,6 @@ def test_paper_gaussians_are_learned():
     assert 0 < stderr < (2 * 40 / 2000) ** 0.5
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("method", ["classifier", "ctsm_v"])
 def test_mi_script_estimates_from_files(script, capsys, tmp_path, method):
     table = pd.DataFrame(np.hstack(pairs(num=200)), columns=["a", "b"])

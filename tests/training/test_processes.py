@@ -20,8 +20,6 @@ from ebm_app.training.metrics import read_metrics
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.files import read_json
 
-pytestmark = pytest.mark.process
-
 STEPS = ["--max_train_steps", "12", "--checkpointing_steps", "4", "--validation_steps", "6"]
 #: The rate of Adam: Muon's steps of equal size enlarge the rounding errors of small gradients
 STEPS += ["--learning_rate", "1e-3"]

@@ -27,7 +27,6 @@ from ebm_app.utils.processes import SHARDING, make_accelerator, resolve_precisio
 IMAGES = random_images(12, 8)
 
 
-@pytest.mark.process
 def test_tensors_and_script_train_the_same_weights(script, tmp_path):
     data, tensors, files = load_images("digits"), tmp_path / "tensors", tmp_path / "files"
     steps = {"max_train_steps": 4, "checkpointing_steps": 2, "validation_steps": 2}
@@ -91,7 +90,6 @@ def log_space(monkeypatch):
     monkeypatch.setitem(SPACES, "log", LogSpace)
 
 
-@pytest.mark.process
 def test_custom_space_is_trained_in(log_space, script, tmp_path):
     options = {"num_levels": 17, "max_train_steps": 2, **SMALL}
     ebm = train(IMAGES, tmp_path / "run", space="log", **options)
@@ -138,7 +136,6 @@ def trained(tmp_path, monkeypatch):
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-@pytest.mark.process
 def test_precision_and_compiler_are_used_and_recorded(trained):
     """The backends compute as without a compiler, and accumulation is left to the loop."""
     plain, weights = trained("plain", GRADIENT_ACCUMULATION_STEPS="4")
@@ -177,7 +174,6 @@ def test_training_on_cuda_uses_tf32(monkeypatch, device):
     assert precisions == (["high"] if device == "cuda" else [])
 
 
-@pytest.mark.process
 def test_resume_keeps_the_recorded_precision(trained, monkeypatch):
     """Also on another processor, and in a process that used another precision before."""
     auto = {**SMALL, "mixed_precision": "auto"}

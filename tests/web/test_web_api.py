@@ -60,7 +60,6 @@ def test_endpoints_keep_their_arguments(page):
         assert " ".join(part["component"] for part in endpoints[name]["returns"]) == kinds
 
 
-@pytest.mark.process
 def test_client_generates_images_step_by_step(client, page):
     job = client.submit("grey", "probability_flow", 4, 3, 9, False, api_name="/generate")
     images, text, seed, _ = job.result(timeout=60)
@@ -73,7 +72,6 @@ def test_client_generates_images_step_by_step(client, page):
     assert path.rpartition("/")[2] in str(page.temp_file_sets)
 
 
-@pytest.mark.process
 def test_client_scores_an_image_and_gets_errors(client, tmp_path):
     stroke = np.zeros((280, 280))
     stroke[40:240, 120:160] = 255
@@ -85,7 +83,6 @@ def test_client_scores_an_image_and_gets_errors(client, tmp_path):
         client.predict("grey", handle_file(tmp_path / "bad.png"), api_name="/score")
 
 
-@pytest.mark.process
 def test_bad_arguments_give_safe_error_messages(address):
     web = httpx.Client(timeout=60, trust_env=False)
     web.post(f"{address}login", data=LOGIN)

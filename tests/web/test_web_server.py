@@ -50,7 +50,6 @@ def test_only_a_local_page_needs_no_password(script, monkeypatch):
     assert "user:password" in error_of(script("ui/app.py").main, ["--host", "0.0.0.0"])
 
 
-@pytest.mark.process
 def test_requests_are_checked(address):
     """The login, the Host header, the security policy, and the size of uploads."""
     assert Image.MAX_IMAGE_PIXELS == MAX_IMAGE_PIXELS  # set before the page is served
