@@ -67,6 +67,14 @@ def test_records_are_of_the_bundled_weights(script):
     assert not outdated, "run python tools/results.py run TABLE --only MODEL"
 
 
+def test_every_point_of_the_contract_names_its_test():
+    points = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8").split("\n## ")[1:-1]
+    named = [re.findall(r"^Test: `(test_\w+)`\.$", point, re.MULTILINE) for point in points]
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(named) == 11 and all(len(names) == 1 for names in named)
+    assert [name for (name,) in named if f"def {name}(" not in tests] == []
+
+
 def test_documented_make_targets_exist():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
