@@ -75,7 +75,7 @@ def error_in(call, *args, **options):
 
 def error_of_loading(model):
     kind, folder = model
-    return error_in(kind.from_pretrained, folder, allow_edited_config=True)
+    return error_in(kind.from_pretrained, folder)
 
 
 def with_faults(data):
@@ -113,21 +113,7 @@ def test_damaged_files_are_refused(model, name, damage):
     assert error_of_loading(model)
 
 
-def test_edited_config_is_refused_unless_allowed(model):
-    kind, folder = model
-    path = folder / "config.json"
-    data = json.loads(path.read_text())
-    path.write_text(json.dumps(dict(reversed(data.items()))))  # the order does not matter
-    kind.from_pretrained(folder)
-    path.write_text(json.dumps({**data, "num_levels": 16}))
-    error = error_in(kind.from_pretrained, folder)
-    assert "config.json" in error and "allow_edited_config" in error
-    kind.from_pretrained(folder, allow_edited_config=True).save_pretrained(folder)
-    assert kind.from_pretrained(folder).config.num_levels == 16
-
-
 def test_removed_field_of_a_model_is_ignored_unless_in_use(tmp_path):
-    """The weights of ``digits`` have the digest of a config.json with "early": null."""
     folder, expected = tmp_path / "digits", EBM.from_pretrained("digits")
     path = shutil.copytree(BUNDLED / "digits", folder) / "config.json"
     data = json.loads(path.read_text())
