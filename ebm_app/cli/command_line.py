@@ -14,7 +14,6 @@
 fast.
 """
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -26,15 +25,10 @@ from tyro.conf import Positional
 
 from ebm_app.utils.errors import Interrupted, UserError, user_message
 from ebm_app.utils.fields import Seed, configuration, setting, user_errors
-from ebm_app.utils.registry import import_extension
 
 T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
 HELP = ("-h", "--help")
-IMPORT_NOTE = (
-    "--import MODULE first imports a Python module, which may register paths, objectives, data "
-    "sets and more (docs/extending.md)."
-)
 
 
 def argument(text: str) -> Any:
@@ -100,18 +94,12 @@ def parse(
         SystemExit: with code 0 for ``--help``, and with code 2 for an unknown flag or a value of
             the wrong type.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    importer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    importer.add_argument("--import", dest="modules", action="append", default=[])
-    extensions, words = importer.parse_known_args(words)
-    for module in extensions.modules:
-        import_extension(module)
     # tyro joins the lines of a paragraph
     lines = (description or "").strip().replace("\nebm ", "\n\nebm ")
     values = tyro.cli(
         _flags(kind, default),
-        args=words,
-        description=f"{lines}\n\n{IMPORT_NOTE}",
+        args=list(sys.argv[1:] if argv is None else argv),
+        description=lines,
         use_underscores=True,
         # a flag that is on by default, as in a recorded run, needs a flag that turns it off
         config=() if default is not None else (tyro.conf.FlagCreatePairsOff,),
