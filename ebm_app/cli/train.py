@@ -21,8 +21,8 @@ import psutil
 from ebm_app.cli.command_line import parse, wants_help, without_help
 from ebm_app.config import without_removed
 from ebm_app.training.checkpoint import recorded_run, refuse_to_overwrite
-from ebm_app.training.config import AUTO, Train, as_default, one_length, resumed
-from ebm_app.training.recipes import FORMATS, recipe
+from ebm_app.training.config import Train, as_default, one_length, resumed
+from ebm_app.training.recipes import FORMATS, fitting_size, recipe
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_dict
 from ebm_app.utils.files import read_json
@@ -52,15 +52,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
             base = replace(base, resolution=None, image_column=None, label_column=None)
     elif wants_help(words):
         form = FORMATS.get(first.dataset, FORMATS["mnist"])
-        size = "small" if first.size == AUTO else first.size
-        base = recipe(first.dataset, *form, size, first.space)
+        base = recipe(first.dataset, *form, fitting_size(first), first.space)
     else:
-        from ebm_app.training.sizing import fitting_size  # slow to import
-
         data, flow = loaded = load(first, first)
         space = first.space if flow is None else flow.config.space
-        size = fitting_size(first, data, space)
-        base = recipe(data.name, data.image_shape, data.num_levels, size, space)
+        base = recipe(data.name, data.image_shape, data.num_levels, fitting_size(first), space)
     config = one_length(base, parse(Train, __doc__, words, base))
     if config.resume_from_checkpoint:
         config = resumed(base, config)

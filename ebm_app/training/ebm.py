@@ -38,7 +38,7 @@ from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.batches import Batches
 from ebm_app.training.checkpoint import recorded_run
 from ebm_app.training.config import Train, resumed, with_settings
-from ebm_app.training.recipes import recipe
+from ebm_app.training.recipes import fitting_size, recipe
 from ebm_app.training.run import (
     check_run,
     fit_and_report,
@@ -48,7 +48,6 @@ from ebm_app.training.run import (
     run_settings,
     start_or_resume,
 )
-from ebm_app.training.sizing import fitting_size
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PathArgument, check_argument, from_attributes
@@ -320,7 +319,7 @@ def train(
     else:
         flow = latent_flow(settings.get("init_from")) if flow is None else flow
         space = settings.get("space", EBMConfig.space) if flow is None else flow.config.space
-        size = fitting_size(with_settings(Train(dataset=dataset), settings), data, space)
+        size = fitting_size(with_settings(Train(dataset=dataset), settings))
         base = recipe(dataset, data.image_shape, data.num_levels, size, space)
         config = with_settings(base, settings)
     with torch.random.fork_rng(range(torch.cuda.device_count())):

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 from conftest import error_of
 
 from ebm_app.config import EBMConfig, UNetConfig
@@ -21,12 +22,12 @@ from ebm_app.training.recipes import (
     FORMATS,
     IMAGES,
     SIZES,
+    fitting_size,
     input_frequencies,
     network_settings,
     recipe,
 )
 from ebm_app.training.schedule import learning_rate
-from ebm_app.training.sizing import fitting_size
 
 DATA = load_images("digits")
 #: Data of the recipe for any images
@@ -148,16 +149,18 @@ def test_cosine_falls_over_the_whole_run():
 @pytest.mark.parametrize(
     ("settings", "size"),
     [
-        ({"max_train_minutes": 1e-4}, "tiny"),
-        ({"max_train_minutes": 1e6}, "small"),
+        ({"max_train_minutes": 10.0}, "tiny"),
+        ({"max_train_minutes": 60.0}, "small"),
+        ({"max_train_minutes": 10.0, "dataset": "digits"}, "small"),
+        ({"max_train_minutes": 2.0, "dataset": "digits"}, "tiny"),
+        ({"max_train_minutes": 2.0, "device": "cuda"}, "small"),
         ({"max_train_steps": 10}, "small"),
-        ({"max_train_minutes": 1e-4, "size": "base"}, "base"),
+        ({"max_train_minutes": 2.0, "size": "base"}, "base"),
     ],
 )
-def test_size_of_the_network_follows_the_time(settings, size):
-    assert (
-        fitting_size(Train(dataset="images", device="cpu", **settings), OTHER, "ambient") == size
-    )
+def test_size_of_the_network_follows_time_and_device(settings, size, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert fitting_size(Train(**{"dataset": "images", "device": "cpu", **settings})) == size
 
 
 def test_network_of_every_size_fits_the_images():
