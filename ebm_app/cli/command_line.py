@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 import tyro
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional
 
 from ebm_app.utils.errors import Interrupted, UserError, user_message
 from ebm_app.utils.fields import Seed, configuration, setting, user_errors
@@ -104,23 +104,35 @@ def parse(
         # a flag that is on by default, as in a recorded run, needs a flag that turns it off
         config=() if default is not None else (tyro.conf.FlagCreatePairsOff,),
     )
+    flags: dict[str, Any] = {}
+    for name, value in vars(values).items():
+        flags |= vars(value) if dataclasses.is_dataclass(value) else {name: value}
     with user_errors():
-        return kind(**vars(values))
+        return kind(**flags) if default is None else dataclasses.replace(default, **flags)
 
 
 def _flags(kind: type, default: Any) -> type:
     """Return a dataclass of the flags of ``kind``, with the values of ``default``, if any. It has
-    no range checks, so that ``kind`` itself reports values out of range."""
+    no range checks, so that ``kind`` itself reports values out of range.
+
+    Flags of a base class with an attribute ``group`` are shown under this title in the help.
+    """
     hints = get_type_hints(kind, include_extras=True)
-    shown = []
+    groups: dict[str, list[Any]] = {"": []}
     for item in dataclasses.fields(kind):
         if "help" in item.metadata:
+            owner = next(base for base in kind.__mro__ if item.name in base.__annotations__)
             field = item
             if default is not None:
                 value = getattr(default, item.name)
                 field = dataclasses.field(default=value, metadata=item.metadata)
+            shown = groups.setdefault(owner.__dict__.get("group", ""), [])
             shown.append((item.name, hints[item.name], field))
-    return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)
+    flags = groups.pop("")
+    for name, shown in groups.items():
+        group = dataclasses.make_dataclass(name, shown, kw_only=True)
+        flags.append((name, OmitArgPrefixes[group], dataclasses.field(default_factory=group)))
+    return dataclasses.make_dataclass(kind.__name__, flags, kw_only=True)
 
 
 def wants_help(words: Sequence[str]) -> bool:

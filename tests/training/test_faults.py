@@ -10,11 +10,11 @@ import torch
 from conftest import GREY
 from safetensors.torch import load, save
 
-from ebm_app.cli.train import read_config
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.folders import BUNDLED
+from ebm_app.training.config import Train, read_settings, with_settings
 from ebm_app.training.ebm import make_config
 from ebm_app.training.recipes import DIGITS
 from ebm_app.utils.errors import UserError
@@ -103,7 +103,7 @@ def test_faulty_record_raises_user_errors_only(tmp_path):
     digits, path = load_images("digits"), tmp_path / "run.json"
     for data in with_faults(to_dict(DIGITS)):
         path.write_text(json.dumps({"settings": {"train": data}}))
-        error_in(lambda: make_config(read_config(path), digits))
+        error_in(lambda: make_config(with_settings(DIGITS, read_settings(path)), digits))
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE.values(), ids=DAMAGE)
@@ -128,6 +128,6 @@ def test_removed_field_of_a_model_is_ignored_unless_in_use(tmp_path):
 def test_removed_field_of_a_record_is_ignored_unless_in_use(tmp_path):
     path, settings = tmp_path / "run.json", to_dict(DIGITS)
     path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": []}}}))
-    assert read_config(path) == DIGITS
+    assert with_settings(Train(), read_settings(path)) == DIGITS
     path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": [8]}}}))
-    assert "run.json describes a model with a second network" in error_in(read_config, path)
+    assert "run.json describes a model with a second network" in error_in(read_settings, path)
