@@ -80,16 +80,11 @@ class EBM(PretrainedModel):
         self.model = check_argument(PathModel, "model", model)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        name_or_path: str | os.PathLike,
-        device: str = "cpu",
-        allow_edited_config: bool = False,
-    ) -> Self:
+    def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
         folder = find_folder(name_or_path)
         if is_pipeline(folder):
             return cls.from_diffusers(folder, device)
-        return super().from_pretrained(folder, device, allow_edited_config)
+        return super().from_pretrained(folder, device)
 
     @classmethod
     def from_denoiser(

@@ -1,12 +1,9 @@
 """Model folders with config.json and model.safetensors, by path, bundled name or hub id."""
 
-import hashlib
-import json
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ebm_app.config import FORMAT_VERSION, without_removed
 from ebm_app.utils.errors import UserError, shorten
@@ -26,25 +23,19 @@ PIPELINE_FILE = "model_index.json"
 #: Patterns of the files to download
 DOWNLOADED = ["*.json", WEIGHTS_FILE]
 DOWNLOADED += ["unet/*.safetensors", "diffusion_pytorch_model*.safetensors"]
-#: Key of the configuration's digest in the metadata of a weights file
-DIGEST = "config_sha256"
 BUNDLED = Path(__file__).parent / "pretrained"
 T = TypeVar("T")
 
 
-def read_config(
-    cls: type[T], folder: Path, kind: str = ENERGY_MODEL, allow_edited: bool = False
-) -> T:
+def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
     """Read the configuration of a model folder.
 
     Args:
         cls: class of the configuration.
         kind: expected kind of model.
-        allow_edited: allow a configuration that was edited after the weights were saved.
 
     Raises:
-        UserError: for a missing file, an invalid value, another kind or version of model, or a
-            digest in the weights file that does not match the configuration.
+        UserError: for a missing file, an invalid value, or another kind or version of model.
     """
     data = read_json(folder / CONFIG_FILE)
     version = data.get("format_version")
@@ -54,30 +45,10 @@ def read_config(
             f"{FORMAT_VERSION}. Install the version of ebm_app that wrote it."
         )
     data = without_removed(data, folder / CONFIG_FILE)
-    saved = None if allow_edited else read_header(folder / WEIGHTS_FILE)[1].get(DIGEST)
-    if saved is not None and saved != config_digest(data):
-        raise UserError(
-            f"{folder / CONFIG_FILE} was edited after {WEIGHTS_FILE} was saved, so likelihoods "
-            "may be wrong. Restore it. If the change is intended, load the model with "
-            "from_pretrained(folder, allow_edited_config=True) and save it again."
-        )
     own = data.pop("kind", None)
     if own != kind:
         raise UserError(f"Expected a folder with a model of kind {kind}, got {shorten(own)}.")
     return from_dict(cls, data, str(folder / CONFIG_FILE))
-
-
-def config_digest(data: Mapping[str, Any]) -> str:
-    """Return the SHA-256 digest of the data in config.json, independent of order and layout.
-
-    The calibration, which is measured after the weights are saved, and the names of the classes
-    are excluded.
-    """
-    settings = {key: None if key == "calibration" else value for key, value in data.items()}
-    settings.pop("class_names", None)
-    if data.get("kind") == ENERGY_MODEL:
-        settings["early"] = None  # a removed field, which the digests of saved models include
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def find_folder(name_or_path: str | os.PathLike) -> Path:
@@ -144,7 +115,7 @@ def check_weights(model: "nn.Module", path: Path) -> None:
         UserError: for the first tensor that differs.
     """
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    actual, _ = read_header(path)
+    actual = read_header(path)
     for key in expected | actual:
         if expected.get(key) != actual.get(key):
             raise UserError(

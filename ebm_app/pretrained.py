@@ -12,10 +12,8 @@ from torch import Tensor, nn
 
 from ebm_app.folders import (
     CONFIG_FILE,
-    DIGEST,
     WEIGHTS_FILE,
     check_weights,
-    config_digest,
     find_folder,
     first_line,
     load_weights,
@@ -114,29 +112,20 @@ class PretrainedModel(nn.Module):
         return (x if isinstance(x, Tensor) else values).to(self.device)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        name_or_path: str | os.PathLike,
-        device: str = "cpu",
-        allow_edited_config: bool = False,
-    ) -> Self:
+    def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
         """Load a model from a folder, by its bundled name, or by its Hugging Face hub id.
 
         >>> from ebm_app import EBM
         >>> EBM.from_pretrained("digits").config.image_shape
         (1, 8, 8)
 
-        Args:
-            allow_edited_config: load a model whose config.json was edited after it was saved.
-
         Raises:
             UserError: for a missing or incomplete folder, weights that are damaged, not finite or
-                do not match the configuration, an edited configuration, or another kind or version
-                of model.
+                do not match the configuration, or another kind or version of model.
         """
         folder = find_folder(name_or_path)
         device = available_device(device)
-        config = read_config(cls.config_class, folder, cls.kind, allow_edited_config)
+        config = read_config(cls.config_class, folder, cls.kind)
         # check names and shapes on the meta device before allocating weights
         with torch.device("meta"):
             check_weights(cls(config), folder / WEIGHTS_FILE)
@@ -149,16 +138,12 @@ class PretrainedModel(nn.Module):
         """Write config.json and model.safetensors. Each file is written atomically."""
         folder = Path(check_argument(PathArgument, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
-        metadata = {DIGEST: config_digest(self._config_data())}
-        write_tensors(folder / WEIGHTS_FILE, self.state_dict(), metadata)
+        write_tensors(folder / WEIGHTS_FILE, self.state_dict())
         self.save_config(folder)
 
     def save_config(self, folder: Path) -> None:
         """Write config.json atomically."""
-        write_json(folder / CONFIG_FILE, self._config_data())
-
-    def _config_data(self) -> dict[str, Any]:
-        return {"kind": self.kind, **to_dict(self.config)}
+        write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})
 
     def log_prob(self, images: Tensor, **options: Any) -> Tensor:
         """Return the log-likelihood (B,) of quantised images (B, C, H, W), in nats.

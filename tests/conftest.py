@@ -1,11 +1,13 @@
 """Shared fixtures and helpers: tiny data and models, scripts as modules, and the web app."""
 
 import importlib.util
+import json
 import os
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,8 +44,8 @@ SMALL |= {"mixed_precision": "no"}
 SMALL |= {"num_preview_images": 0, "logging_steps": 1, "lr_warmup_steps": 2, "ema_decay": 0.9}
 #: Metrics that differ between two identical runs
 SPEEDS = ("images_per_second", "core_seconds")
-#: Flags of a model that trains in seconds
-TINY = [word for key, value in SMALL.items() for word in (f"--{key}", str(value).strip("(,)"))]
+#: Folder of configuration files
+CONFIGS = tempfile.TemporaryDirectory()
 
 #: User and password of the web app
 AUTH = ("user", "word")
@@ -52,6 +54,17 @@ LOGIN = dict(zip(("username", "password"), AUTH, strict=True))
 NET = UNetConfig((8,), norm_num_groups=4)
 GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, t_margin=1e-4, num_nodes=8)
 COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, t_margin=1e-4, num_nodes=8)
+
+
+def config_flags(name: str, settings: dict) -> list[str]:
+    """Write settings to a JSON file and return the flags that read it."""
+    path = Path(CONFIGS.name, f"{name}.json")
+    path.write_text(json.dumps(settings))
+    return ["--config", str(path)]
+
+
+#: Flags of a model that trains in seconds
+TINY = config_flags("tiny", SMALL)
 
 
 def load_script(path: str) -> ModuleType:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import SMALL, TINY, call, equal_tensors, error_of, figures_of
+from conftest import SMALL, call, config_flags, equal_tensors, error_of, figures_of
 from exact import generator, normal, uniform
 
 from ebm_app import EBM, train
@@ -80,17 +80,18 @@ def test_scripts_train_and_evaluate_in_latent_space(tmp_path, image_folder, scri
     fit = [*dataset, "--flow", "copula", "--output_dir", flow]
     figures = figures_of(script("train/flow.py"), *fit)
     assert math.isfinite(figures["bits_per_dim"]) and figures["output_dir"] == str(flow)
-    words = [*dataset, "--space", "copula", "--flow", flow, "--net_input", "x", *TINY]
-    words += ["--max_train_steps", 2, "--validation_steps", 2, "--output_dir", run]
-    assert call(train, *words) == 0
+    words = [*dataset, "--space", "copula", "--flow", flow]
+    words += ["--max_train_steps", 2, "--output_dir", run]
+    settings = SMALL | {"net_input": "x", "validation_steps": 2}
+    assert call(train, *words, *config_flags("flow", settings)) == 0
     estimators = {"time_integral", "elbo", "probability_flow"}
     score = (
         "--limit 2 --repeats 1 --t_margin 0.01 --estimator_args num_steps=2 num_draws=1".split()
     )
     score = [run, *score, "--output_dir", tmp_path, "--estimator", *estimators]
     assert set(figures_of(bpd, *score)["estimators"]) == estimators
-    words += ["--dequantisation", "truncated_normal", "--overwrite_output_dir"]
-    assert call(train, *words) == 2
+    words += config_flags("flow", settings | {"dequantisation": "truncated_normal"})
+    assert call(train, *words, "--overwrite_output_dir") == 2
     assert "CopulaSpace" in capsys.readouterr().err
     (flow / "model.safetensors").unlink()  # a copy is in the model's folder
     assert EBM.from_pretrained(run).config.space == "copula"
@@ -145,10 +146,12 @@ def test_few_images_cost_at_most_one_bit_more_than_uniform(kind, num):
     assert bits.mean() < 8 + 1
 
 
-def test_resume_in_the_space_of_another_flow_is_refused(tmp_path):
-    settings = {**SMALL, "num_levels": LEVELS, "max_train_steps": 1, "flow": fitted("gaussian")}
-    train(random_levels(20), tmp_path, **settings)
-    for value in settings["flow"].space.state_dict().values():
-        value.mul_(1.1)
-    settings["resume_from_checkpoint"] = "latest"
-    assert "another flow" in error_of(train, random_levels(20), tmp_path, **settings)
+def test_resumed_run_has_the_flow_of_its_start(tmp_path):
+    settings = {**SMALL, "num_levels": LEVELS, "max_train_steps": 1}
+    ebm = train(random_levels(20), tmp_path, flow=fitted("gaussian"), **settings)
+    settings |= {"resume_from_checkpoint": "latest", "max_train_steps": 2}
+    message = error_of(train, random_levels(20), tmp_path, flow=fitted("gaussian"), **settings)
+    assert "Leave out flow" in message
+    resumed = train(random_levels(20), tmp_path, **settings)
+    assert resumed.config == ebm.config
+    assert equal_tensors(resumed.space.state_dict(), ebm.space.state_dict())

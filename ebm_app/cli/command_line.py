@@ -14,7 +14,6 @@
 fast.
 """
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -22,19 +21,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 import tyro
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional
 
 from ebm_app.utils.errors import Interrupted, UserError, user_message
 from ebm_app.utils.fields import Seed, configuration, setting, user_errors
-from ebm_app.utils.registry import import_extension
 
 T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
 HELP = ("-h", "--help")
-IMPORT_NOTE = (
-    "--import MODULE first imports a Python module, which may register paths, objectives, data "
-    "sets and more (docs/extending.md)."
-)
 
 
 def argument(text: str) -> Any:
@@ -100,39 +94,45 @@ def parse(
         SystemExit: with code 0 for ``--help``, and with code 2 for an unknown flag or a value of
             the wrong type.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    importer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    importer.add_argument("--import", dest="modules", action="append", default=[])
-    extensions, words = importer.parse_known_args(words)
-    for module in extensions.modules:
-        import_extension(module)
     # tyro joins the lines of a paragraph
     lines = (description or "").strip().replace("\nebm ", "\n\nebm ")
     values = tyro.cli(
         _flags(kind, default),
-        args=words,
-        description=f"{lines}\n\n{IMPORT_NOTE}",
+        args=list(sys.argv[1:] if argv is None else argv),
+        description=lines,
         use_underscores=True,
         # a flag that is on by default, as in a recorded run, needs a flag that turns it off
         config=() if default is not None else (tyro.conf.FlagCreatePairsOff,),
     )
+    flags: dict[str, Any] = {}
+    for name, value in vars(values).items():
+        flags |= vars(value) if dataclasses.is_dataclass(value) else {name: value}
     with user_errors():
-        return kind(**vars(values))
+        return kind(**flags) if default is None else dataclasses.replace(default, **flags)
 
 
 def _flags(kind: type, default: Any) -> type:
     """Return a dataclass of the flags of ``kind``, with the values of ``default``, if any. It has
-    no range checks, so that ``kind`` itself reports values out of range."""
+    no range checks, so that ``kind`` itself reports values out of range.
+
+    Flags of a base class with an attribute ``group`` are shown under this title in the help.
+    """
     hints = get_type_hints(kind, include_extras=True)
-    shown = []
+    groups: dict[str, list[Any]] = {"": []}
     for item in dataclasses.fields(kind):
         if "help" in item.metadata:
+            owner = next(base for base in kind.__mro__ if item.name in base.__annotations__)
             field = item
             if default is not None:
                 value = getattr(default, item.name)
                 field = dataclasses.field(default=value, metadata=item.metadata)
+            shown = groups.setdefault(owner.__dict__.get("group", ""), [])
             shown.append((item.name, hints[item.name], field))
-    return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)
+    flags = groups.pop("")
+    for name, shown in groups.items():
+        group = dataclasses.make_dataclass(name, shown, kw_only=True)
+        flags.append((name, OmitArgPrefixes[group], dataclasses.field(default_factory=group)))
+    return dataclasses.make_dataclass(kind.__name__, flags, kw_only=True)
 
 
 def wants_help(words: Sequence[str]) -> bool:

@@ -14,7 +14,14 @@ from typing import Any
 
 from ebm_app.cli.command_line import parse, without_help
 from ebm_app.training.checkpoint import recorded_run, refuse_to_overwrite
-from ebm_app.training.config import TrainEnergy, as_default, one_length, resumed
+from ebm_app.training.config import (
+    TrainEnergy,
+    as_default,
+    one_length,
+    read_settings,
+    resumed,
+    with_settings,
+)
 from ebm_app.utils.errors import UserError
 
 
@@ -22,14 +29,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Distil a model; return the metrics on the main process, and None on others."""
     words = list(sys.argv[1:] if argv is None else argv)
     first, base = parse(TrainEnergy, __doc__, without_help(words)), TrainEnergy()
-    if first.resume_from_checkpoint:
-        recorded = recorded_run(TrainEnergy, first.output_dir, first.resume_from_checkpoint)
+    if name := first.resume_from_checkpoint:
+        recorded, _ = recorded_run(TrainEnergy, first.output_dir, name)
         base = as_default(recorded)
-    elif not first.overwrite_output_dir:
-        refuse_to_overwrite(first.output_dir)
+    elif first.config:
+        base = with_settings(base, read_settings(first.config))
     config = one_length(base, parse(TrainEnergy, __doc__, words, base))
     if config.resume_from_checkpoint:
-        config = resumed(base, config)
+        config = resumed(base, config, prefix="--")
+    elif not config.overwrite_output_dir:
+        refuse_to_overwrite(config.output_dir)
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
     from ebm_app.evaluation.held_out import images_for

@@ -1,6 +1,5 @@
 """Image data sets of integer grey levels, by the names of ``--dataset``."""
 
-import hashlib
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -202,16 +201,6 @@ def _hold_out(data: Labelled) -> tuple[Labelled, Labelled]:
         for rows in order.tensor_split([-max(2, num // 10)])
     )
     return train, held_out
-
-
-def image_digest(levels: Tensor, labels: Tensor | None = None) -> str:
-    """Return the SHA-256 digest of images (N, C, H, W) and their class labels."""
-    digest = hashlib.sha256(str(tuple(levels.shape)).encode())
-    for rows in torch.arange(len(levels)).split(1024):
-        digest.update(levels[rows.to(levels.device)].cpu().contiguous().numpy())
-    if labels is not None:
-        digest.update(labels.cpu().contiguous().numpy())
-    return digest.hexdigest()
 
 
 def load_images(

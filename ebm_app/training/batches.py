@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ebm_app.data.augmentation import NoAugmentation
 from ebm_app.data.cache import move_if_small
-from ebm_app.data.images import image_digest
 from ebm_app.ebm import EBM
 from ebm_app.objectives.time_sampling import TimeSampler
 from ebm_app.utils.random import RowNoise, make_generator
@@ -94,7 +93,3 @@ class Batches:
         generator = make_generator("cpu", noise.seed, 1, noise.step)
         times = torch.stack(self.sampler.sample(noise.num, generator))[:, noise.rows]
         return u0, u1, *times.to(levels.device, non_blocking=levels.device.type != "cpu")
-
-    def digest(self) -> str:
-        """Return a digest of the training images and labels."""
-        return image_digest(self.levels, self.labels)

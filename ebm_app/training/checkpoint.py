@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ebm_app.config import without_removed
 from ebm_app.folders import CONFIG_FILE, PREFIX, WEIGHTS_FILE, checkpoints
-from ebm_app.training.config import FREE, OWN, SPLIT, AnyRun, Run, changes_of
-from ebm_app.training.schedule import WSD, decay_share, progress
+from ebm_app.training.config import AnyRun
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE, files
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import STRICT, Count, from_dict
@@ -38,7 +37,9 @@ PENDING = ".tmp"
 TRAINER_FILE, TENSORS_FILE = "trainer.json", "trainer.safetensors"
 BEST_FILE = "best.safetensors"
 #: Version of the folder ``state``
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
+#: Configuration of the images that a run must be resumed with
+IMAGES = ("image_shape", "num_levels", "num_classes")
 #: Files at the top of an output folder
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 LATEST = "latest"
@@ -49,8 +50,8 @@ class Progress:
     """Progress of a run, stored as JSON in a checkpoint.
 
     Args:
-        settings, total_batch_size: must not change when the run is resumed; ``settings`` are
-            those of the run ("train"), of its model ("ebm") and a digest of its data ("data").
+        settings: settings of the run ("train") and of its model ("ebm").
+        total_batch_size: images per step, over all processes.
         step: number of completed steps.
         loss: last logged loss, or None.
         seconds, core_seconds: wall-clock and CPU seconds of all training steps, without
@@ -116,8 +117,8 @@ def named_checkpoint(output_dir: Path, name: str) -> Path:
     return (checkpoints(folder) or [folder])[-1]
 
 
-def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> AnyRun:
-    """Return the recorded settings of the run to resume. The checkpoint is not verified.
+def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> tuple[AnyRun, Path]:
+    """Return the recorded settings of the run to resume, and its checkpoint.
 
     Args:
         kind: settings class of the run.
@@ -125,12 +126,14 @@ def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> AnyRun:
         name: "latest", or the path or name of a checkpoint.
 
     Raises:
-        UserError: if no checkpoint is readable, or its run uses a removed feature.
+        UserError: if no checkpoint is intact, or its run uses a removed feature.
     """
     named = [named_checkpoint(output_dir, name)]
     for folder in reversed(checkpoints(output_dir)) if name == LATEST else named:
         place = folder / STATE / TRAINER_FILE
         try:
+            if name == LATEST:
+                verify(folder)
             data = files.read_json(place)
         except UserError:
             continue
@@ -141,7 +144,7 @@ def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> AnyRun:
             continue
         recorded = without_removed(recorded, place)
         with suppress(UserError):
-            return from_dict(kind, recorded, place)
+            return from_dict(kind, recorded, place), folder
     raise UserError(
         f"{output_dir} has no intact checkpoint to resume from. Start a new run with "
         "--overwrite_output_dir."
@@ -259,7 +262,16 @@ def load(trainer: "Trainer", folder: Path) -> None:
     data = files.read_json(place)
     check_version(data, folder)
     saved, model = from_dict(Progress, data, str(place)), trainer.ebm
-    check_same_run(saved, trainer.now, trainer.config, folder)
+    if saved.total_batch_size != trainer.now.total_batch_size:
+        raise UserError(
+            f"{folder} was trained with {saved.total_batch_size} images per step, over all "
+            f"processes, got {trainer.now.total_batch_size}. Resume with as many processes."
+        )
+    if any(saved.settings["ebm"][key] != trainer.now.settings["ebm"][key] for key in IMAGES):
+        raise UserError(
+            f"{folder} was trained on images of another shape or number of levels or classes. "
+            "Resume with the images of its start."
+        )
     tensors = files.read_tensors(folder / STATE / TENSORS_FILE)
     if trainer.accelerator.scaler is not None:
         trainer.accelerator.scaler.load_state_dict(saved.scaler)
@@ -277,27 +289,3 @@ def load(trainer: "Trainer", folder: Path) -> None:
     trainer.start = (saved.step, saved.seconds)
     if folder.resolve() == trainer.folder(saved.step).resolve():
         trainer.saved = saved.step
-
-
-def check_same_run(saved: Progress, now: Progress, config: Run, folder: Path) -> None:
-    """Raise a UserError if the images, or settings that affect the weights, differ from those of
-    a checkpoint."""
-    free, runs = FREE | SPLIT | set(OWN), [run.settings["train"] for run in (saved, now)]
-    if config.lr_scheduler == WSD and saved.decay_began in (None, saved.step):
-        share = progress(config, saved.step, saved.elapsed, 0.0)
-        if share <= 1 - decay_share(config):  # the rate has been constant so far
-            free |= {"max_train_steps", "max_train_minutes", "lr_decay_steps"}
-    changes = changes_of(*runs, frozenset(free))
-    changes += changes_of(saved.settings["ebm"], now.settings["ebm"], FREE)
-    if saved.total_batch_size != now.total_batch_size:
-        changes.append(
-            "total batch size (per process x accumulation x processes) was "
-            f"{saved.total_batch_size}, now {now.total_batch_size}"
-        )
-    if changes:
-        raise UserError(
-            f"{folder} was trained with other settings: {'; '.join(changes)}. Leave them out, or "
-            "start a new run in another --output_dir."
-        )
-    if saved.settings["data"] != now.settings["data"]:
-        raise UserError(f"{folder} was trained on other images. Resume with the same images.")

@@ -1,7 +1,8 @@
 """Settings of training runs: one dataclass for each training script.
 
 The default instance of a run is the recipe of its data set (``training.recipes``) or a recorded
-run. Flags and keyword arguments replace its fields. This module does not import torch, so that
+run. A JSON file, flags and keyword arguments replace its fields. Fields with a help text are
+flags. This module does not import torch, so that
 ``--help`` is fast.
 """
 
@@ -10,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from tyro.conf import Positional
 
@@ -23,6 +24,7 @@ from ebm_app.config import (
     Side,
     Width,
     Widths,
+    without_removed,
 )
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import (
@@ -41,31 +43,28 @@ from ebm_app.utils.fields import (
     setting,
     to_dict,
 )
+from ebm_app.utils.files import read_json
 from ebm_app.utils.registry import choose
 
 if TYPE_CHECKING:
     from ebm_app.data.images import ImageData
 
-#: Value of ``size`` that is replaced by a size for the machine and the time
+#: Value of ``size`` that is replaced by a size for the device and the time
 AUTO = "auto"
 #: Fields of a run that a resumed run does not inherit
-OWN = ("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "config", "dry_run")
+OWN = ("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "dry_run")
 OWN += ("device", "expect_processes")
-#: Fields that may differ from the recorded run on a resume, since they do not affect the weights
-FREE = frozenset(
-    "checkpointing_steps checkpoints_total_limit logging_steps report_to validation_steps "
-    "num_preview_images num_nodes gradient_checkpointing data_root download skip_bad flow "
-    "init_from".split()
-)
-#: Fields that split a batch. They may change on a resume: a step only depends on the total.
-SPLIT = frozenset({"train_batch_size", "gradient_accumulation_steps"})
+#: Fields that set the length of a run
+LENGTH = ("max_train_steps", "max_train_minutes")
 
 AnyRun = TypeVar("AnyRun", bound="Run")
 
 
 @configuration(kw_only=True)
 class SourceFlags:
-    """Flags of how a training run reads its data set."""
+    """Settings of how a training run reads its data set."""
+
+    group: ClassVar[str] = "data"
 
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     download: bool = setting("download the data set if it is missing", False)
@@ -76,12 +75,12 @@ class SourceFlags:
 
 @configuration(kw_only=True)
 class DataFlags(SourceFlags):
-    """Flags of the data set of a training run."""
+    """Settings of the data set of a training run."""
+
+    group: ClassVar[str] = "data"
 
     dataset: str = setting(
-        "digits, mnist, fashion_mnist, cifar10, folder:PATH (image files), or hf:NAME (a Hugging "
-        "Face data set, by its folder or its name on the hub)",
-        "digits",
+        "digits, mnist, fashion_mnist, cifar10, folder:PATH, or hf:NAME (Hugging Face)", "digits"
     )
     resolution: Side | None = setting("side to which images of a folder are resized", None)
 
@@ -102,7 +101,9 @@ class DataFlags(SourceFlags):
 
 @configuration(kw_only=True)
 class FolderFlags:
-    """Flags of the output folder and the device of a training run."""
+    """Settings of the output folder and the device of a training run."""
+
+    group: ClassVar[str] = "run"
 
     output_dir: Path = setting("folder of the run", Path("runs/model"))
     overwrite_output_dir: bool = setting(
@@ -119,52 +120,18 @@ class Run(FolderFlags):
     that are None are shares of the run, see ``training.schedule``.
     """
 
+    group: ClassVar[str] = "run"
+
     max_train_steps: PositiveInt | None = setting("number of optimizer steps", None)
-    max_train_minutes: Positive | None = setting(
-        "minutes of the run, instead of --max_train_steps: start-up, training and validation",
-        None,
-    )
+    max_train_minutes: Positive | None = setting("minutes of the run, instead of steps", None)
     train_batch_size: BatchSize = setting("images per batch and process", 128)
-    gradient_accumulation_steps: PositiveInt = setting("batches per optimizer step", 1)
-    optimizer: str = setting("adam, or muon (orthogonalised momentum for matrices)", "adam")
     learning_rate: NonNegative = setting("peak learning rate", 2e-3)
-    lr_scheduler: str = setting("wsd (warm-up, stable, linear decay) or cosine", "wsd")
-    lr_warmup_steps: Count | None = setting(
-        "linear warm-up steps of the learning rate; if not given, a tenth of the run, at most 100",
-        None,
-    )
-    lr_decay_steps: Count | None = setting(
-        "final steps over which wsd decays to 0; if not given, the last quarter of the run", None
-    )
-    adam_weight_decay: NonNegative = setting("decoupled weight decay", 0.0)
-    max_grad_norm: Positive = setting("max norm of the gradients", 100.0)
-    ema_decay: Share = setting(
-        "max decay of the saved averaged weights, which is (1 + n) / (10 + n) after n steps",
-        0.9999,
-    )
+    ema_decay: Share = setting("max decay of the saved averaged weights", 0.9999)
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
         "auto (bf16 if the device supports it), no (float32), bf16 or fp16", "auto"
     )
     compile: Literal["inductor", "aot_eager", "eager"] | None = setting(
         "backend of torch.compile for the training step", None
-    )
-    checkpointing_steps: PositiveInt | None = setting(
-        "steps between checkpoints; if not given, a twentieth of the run", None
-    )
-    checkpoints_total_limit: PositiveInt = setting("max checkpoints to keep", 3)
-    validation_steps: PositiveInt | None = setting(
-        "steps between validations; if not given, a tenth of the run, less often if validations "
-        "take more than a tenth of the time",
-        None,
-    )
-    validation_images: AtLeastTwo = setting(
-        "max validation images; reduced if a validation exceeds 1/40 of --max_train_minutes", 1000
-    )
-    validation_repeats: Draws = setting("dequantisation draws per validation image", 4)
-    num_preview_images: Count = setting("images sampled at each validation; 0 for none", 16)
-    logging_steps: PositiveInt = setting("steps between lines of metrics.jsonl", 10)
-    report_to: str = setting(
-        "jsonl (only metrics.jsonl), a tracker of accelerate, or all", "jsonl"
     )
     resume_from_checkpoint: str | None = setting(
         "checkpoint to resume from: latest, a checkpoint, or the folder of a run", None
@@ -172,78 +139,116 @@ class Run(FolderFlags):
     init_from: str | None = setting(
         "model that initialises the weights: folder, bundled name or hub id", None
     )
-    expect_processes: PositiveInt | None = setting(
-        "expected number of processes; fails if it differs", None
-    )
+    report_to: str = setting("jsonl (metrics.jsonl), a tracker of accelerate, or all", "jsonl")
     seed: Seed = setting("seed of weights, batches and training noise", 0)
+    config: Path | None = setting("JSON file of settings, or a run.json; flags override it", None)
+
+    #: adam, or muon (orthogonalised momentum for matrices)
+    optimizer: str = "adam"
+    #: Batches per optimizer step
+    gradient_accumulation_steps: PositiveInt = 1
+    #: wsd (warm-up, stable, linear decay) or cosine
+    lr_scheduler: str = "wsd"
+    #: Linear warm-up steps; by default a tenth of the run, at most 100
+    lr_warmup_steps: Count | None = None
+    #: Final steps over which wsd decays to 0; by default the last quarter of the run
+    lr_decay_steps: Count | None = None
+    #: Decoupled weight decay
+    adam_weight_decay: NonNegative = 0.0
+    #: Max norm of the gradients
+    max_grad_norm: Positive = 100.0
+    #: Steps between checkpoints; by default a twentieth of the run
+    checkpointing_steps: PositiveInt | None = None
+    #: Max checkpoints to keep
+    checkpoints_total_limit: PositiveInt = 3
+    #: Steps between validations; by default a tenth of the run, less often if validations take
+    #: more than a tenth of the time
+    validation_steps: PositiveInt | None = None
+    #: Max validation images; reduced if a validation exceeds 1/40 of a run in minutes
+    validation_images: AtLeastTwo = 1000
+    #: Dequantisation draws per validation image
+    validation_repeats: Draws = 4
+    #: Images sampled at each validation; 0 for none
+    num_preview_images: Count = 16
+    #: Steps between lines of metrics.jsonl
+    logging_steps: PositiveInt = 10
+    #: Expected number of processes; fails if it differs
+    expect_processes: PositiveInt | None = None
 
 
 @configuration(kw_only=True)
-class Train(DataFlags, Run):
-    """Settings of ``train/ebm.py``."""
+class ModelSettings:
+    """Settings of the model: its space, path and network."""
 
-    space: str = setting(
-        "space of the model: ambient, that of --flow (gaussian, copula or spline), or a "
-        "registered one",
-        "ambient",
+    group: ClassVar[str] = "model"
+
+    size: Literal["auto", "tiny", "small", "base", "large"] = setting(
+        "about 0.5, 1, 36 or 115 million weights; auto: tiny or small", "auto"
     )
-    flow: str | None = setting(
-        "folder of a flow from train/flow.py; train in its latent space", None
-    )
-    objective: str = setting("ctsm_v, ctsm or tsm", "ctsm_v")
-    divergence: str = setting(
-        "Bregman divergence of ctsm_v: poisson (needs prediction levels or moments), or squared "
-        "(of the paper)",
-        "poisson",
-    )
+    space: str = setting("ambient, or that of --flow: gaussian, copula or spline", "ambient")
+    flow: str | None = setting("folder of a flow; train in its latent space", None)
     path: str = setting("linear_vp (alpha_t = t), or vp (of the paper, for images)", "linear_vp")
-    c: Moment = setting("second moment of the data", 1.0)
-    prediction: str = setting(
-        "output of the network: levels, moments, normalised (of the paper) or raw", "levels"
-    )
-    stein_factor: NonNegative = setting(
-        "weight of the Stein head in the loss; 0 for no Stein head", 1.0
-    )
-    weighting: str = setting(
-        "lambda(t): inverse_variance, stein_score or uniform", "inverse_variance"
-    )
-    time_sampler: str = setting("training times: arc_length, uniform or importance", "arc_length")
-    dequantisation: str = setting(
-        "density within a grey level: uniform or truncated_normal", "truncated_normal"
-    )
-    t_margin: Margin | None = setting(
-        "margin of the times: the last one is 1 - t_margin; if not given, it follows from the "
-        "dequantisation",
-        None,
-    )
+    prediction: str = setting("levels, moments, normalised (of the paper) or raw", "levels")
     classes: Literal["none", "all"] = setting("class labels of a class-conditional model", "none")
+
+    #: Second moment of the data
+    c: Moment = 1.0
+    #: Density within a grey level: uniform or truncated_normal
+    dequantisation: str = "truncated_normal"
+    #: Margin of the times: the last one is 1 - t_margin; by default, it follows from the
+    #: dequantisation
+    t_margin: Margin | None = None
+    #: Network architecture, a key of ``NETS``
+    network: str = "unet"
+    #: Channels at each resolution
+    block_out_channels: Widths = (32, 64)
+    #: Residual blocks at each resolution
+    layers_per_block: Layers = 1
+    #: Resolutions with self-attention, from 0
+    attention_levels: Resolutions = ()
+    #: Attention heads
+    num_heads: Width = 4
+    #: Groups of the group normalisation
+    norm_num_groups: Width = 8
+    #: Dropout of the residual blocks
+    dropout: Share = 0.0
+    #: Factor of the embedded time
+    t_scale: Positive = 25.0
+    #: Time input of the network: arc_length (of the path) or time
+    time_input: str = "arc_length"
+    #: Fourier features of the input, in cycles
+    input_frequencies: Frequencies = ()
+    #: Input of the network in a latent space: u (the latent point), x (its image)
+    net_input: str = "u"
+    #: Quadrature nodes of a likelihood
+    num_nodes: Nodes = 32
+    #: Recompute activations in the backward pass, to save memory
+    gradient_checkpointing: bool = False
+
+
+@configuration(kw_only=True)
+class ObjectiveSettings:
+    """Settings of the objective and its training examples."""
+
+    group: ClassVar[str] = "objective"
+
+    objective: str = setting("ctsm_v, ctsm or tsm", "ctsm_v")
+    divergence: str = setting("Bregman divergence of ctsm_v: poisson or squared", "poisson")
+    stein_factor: NonNegative = setting("weight of the Stein head in the loss; 0: no head", 1.0)
+    time_sampler: str = setting("training times: arc_length, uniform or importance", "arc_length")
     label_dropout: Share = setting("share of class labels dropped in training", 0.4)
     augmentation: str = setting("augmentation of training images: none, flip or affine", "none")
-    size: Literal["auto", "tiny", "small", "base", "large"] = setting(
-        "size of the network: about 0.5, 1, 36 or 115 million weights; auto is tiny for a run in "
-        "minutes on a slow machine, and otherwise small",
-        "auto",
-    )
-    network: str = setting("network architecture: unet", "unet")
-    block_out_channels: Widths = setting("channels at each resolution", (32, 64))
-    layers_per_block: Layers = setting("residual blocks at each resolution", 1)
-    attention_levels: Resolutions = setting("resolutions with self-attention, from 0", ())
-    num_heads: Width = setting("attention heads", 4)
-    norm_num_groups: Width = setting("groups of the group normalisation", 8)
-    dropout: Share = setting("dropout of the residual blocks", 0.0)
-    t_scale: Positive = setting("factor of the embedded time", 25.0)
-    time_input: str = setting(
-        "time input of the network: arc_length (of the path) or time", "arc_length"
-    )
-    input_frequencies: Frequencies = setting("Fourier features of the input, in cycles", ())
-    net_input: str = setting(
-        "input of the network in a latent space: u (the latent point), x (its image)", "u"
-    )
-    num_nodes: Nodes = setting("quadrature nodes of a likelihood", 32)
-    gradient_checkpointing: bool = setting(
-        "recompute activations in the backward pass, to save memory", False
-    )
-    config: Path | None = setting("run.json to take settings from; flags override them", None)
+
+    #: lambda(t): inverse_variance, stein_score or uniform
+    weighting: str = "inverse_variance"
+
+
+@configuration(kw_only=True)
+class Train(ObjectiveSettings, ModelSettings, Run, DataFlags):
+    """Settings of ``train/ebm.py``."""
+
+    group: ClassVar[str] = "run"
+
     dry_run: bool = setting("print the settings, time and memory of the run, then exit", False)
 
 
@@ -251,17 +256,32 @@ class Train(DataFlags, Run):
 class TrainEnergy(Run, SourceFlags):
     """Settings of ``train/energy.py``."""
 
+    group: ClassVar[str] = ""
+
     model: Positional[str | None] = setting("model: folder, bundled name or hub id", None)
     dataset: str | None = setting("data set; if not given, the model's", None)
     max_train_steps: PositiveInt | None = setting("number of optimizer steps", 4500)
     train_batch_size: BatchSize = setting("images per batch and process", 64)
-    optimizer: str = setting("adam, or muon (orthogonalised momentum for matrices)", "muon")
-    max_grad_norm: Positive = setting("max norm of the gradients", 1.0)
-    validation_images: AtLeastTwo = setting(
-        "max validation images; reduced if a validation exceeds 1/40 of --max_train_minutes", 200
-    )
-    validation_repeats: Draws = setting("dequantisation draws per validation image", 1)
     output_dir: Path = setting("folder of the run", Path("runs/energy"))
+
+    optimizer: str = "muon"
+    max_grad_norm: Positive = 1.0
+    validation_images: AtLeastTwo = 200
+    validation_repeats: Draws = 1
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a JSON file: an object of settings, or the run.json of a run, which
+    is started anew, in the precision of this machine."""
+    data = read_json(path)
+    if not isinstance(data.get("settings"), dict):
+        return data
+    settings = data["settings"].get("train")
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} is not the run.json of a training run.")
+    dropped = (*OWN, "config", "init_from", "mixed_precision")
+    settings = without_removed(settings, path)
+    return {name: value for name, value in settings.items() if name not in dropped}
 
 
 def with_settings(base: AnyRun, settings: Mapping[str, Any]) -> AnyRun:
@@ -286,8 +306,7 @@ def one_length(base: AnyRun, run: AnyRun) -> AnyRun:
     new_minutes = run.max_train_minutes not in (None, base.max_train_minutes)
     if new_steps and new_minutes:
         raise UserError(
-            "--max_train_steps and --max_train_minutes both set the length of the run. Use one of "
-            "them."
+            "max_train_steps and max_train_minutes both set the length of a run. Use one of them."
         )
     if new_steps:
         return replace(run, max_train_minutes=None)
@@ -301,12 +320,27 @@ def as_default(recorded: AnyRun) -> AnyRun:
     return replace(recorded, **{item.name: item.default for item in own})
 
 
-def resumed(recorded: AnyRun, run: AnyRun) -> AnyRun:
-    """Return the settings of a resumed run: those of ``run``, where None and "auto" stand for the
-    recorded values."""
-    names = [item.name for item in dataclasses.fields(run) if item.name not in OWN]
-    unset = [name for name in names if getattr(run, name) in (None, "auto")]
-    return replace(run, **{name: getattr(recorded, name) for name in unset})
+def resumed(recorded: AnyRun, run: AnyRun, prefix: str = "") -> AnyRun:
+    """Return the settings of a resumed run: the recorded ones, with the length, the folder and the
+    device of ``run``. None and "auto" stand for the recorded values.
+
+    Args:
+        recorded: settings of the run to resume.
+        run: the same settings, with those of the user in their place.
+        prefix: prefix of the names of settings in error messages, "--" in a script.
+
+    Raises:
+        UserError: if another setting differs from the recorded one.
+    """
+    new = (*OWN, *LENGTH)
+    for item in dataclasses.fields(run):
+        value, before = getattr(run, item.name), getattr(recorded, item.name)
+        if item.name not in new and value not in (None, AUTO, before):
+            raise UserError(
+                f"A resumed run keeps its settings, but {prefix}{item.name} is {shorten(value)} "
+                f"and was {shorten(before)}. Leave it out, or start a new run in another folder."
+            )
+    return replace(recorded, **{name: getattr(run, name) for name in new if hasattr(run, name)})
 
 
 def changes_of(

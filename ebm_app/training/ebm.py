@@ -38,17 +38,15 @@ from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.batches import Batches
 from ebm_app.training.checkpoint import recorded_run
 from ebm_app.training.config import Train, resumed, with_settings
-from ebm_app.training.recipes import recipe
+from ebm_app.training.recipes import fitting_size, recipe
 from ebm_app.training.run import (
     check_run,
     fit_and_report,
     init_from,
     open_run,
     refuse_compiler,
-    run_settings,
     start_or_resume,
 )
-from ebm_app.training.sizing import fitting_size
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PathArgument, check_argument, from_attributes
@@ -149,7 +147,6 @@ def build_trainer(
         batches,
         data.validation,
         config,
-        run_settings(config, ebm, batches.digest()),
         second_estimator="time_integral",
     )
 
@@ -194,15 +191,15 @@ def check(config: Train, data: ImageData) -> None:
     for name, names in NAMES.items():
         choose(name, getattr(config, name), names)
     if config.net_input != "u" and config.input_frequencies:
-        raise UserError("--input_frequencies requires --net_input u.")
+        raise UserError("input_frequencies requires net_input u.")
     check_config(from_attributes(UNetConfig, config), *data.image_shape[1:])
     if config.prediction == "levels" and config.dequantisation == "uniform":
         raise UserError(
-            "--dequantisation uniform evaluates the density between grey levels, where prediction "
-            "levels has none. Use --dequantisation truncated_normal, or another --prediction."
+            "dequantisation uniform evaluates the density between grey levels, where prediction "
+            "levels has none. Use dequantisation truncated_normal, or another prediction."
         )
     if config.objective == "tsm" and config.stein_factor:
-        raise UserError("--objective tsm cannot train a Stein head. Add --stein_factor 0.")
+        raise UserError("objective tsm cannot train a Stein head. Set stein_factor to 0.")
     check_objective(config.objective, config.divergence, config.prediction)
 
 
@@ -231,11 +228,9 @@ def make_space(name: str, data: ImageData, flow: Flow | None) -> Space:
 
 
 def flow_of_run(config: Train) -> Flow | None:
-    """Return the flow of a run in a latent space, that of ``flow`` or of its initial model, or
+    """Return the flow of a new run in a latent space, that of ``flow`` or of its initial model, or
     None."""
-    if config.flow:
-        return Flow.from_pretrained(config.flow)
-    return None if config.space == "ambient" else latent_flow(config.init_from)
+    return Flow.from_pretrained(config.flow) if config.flow else latent_flow(config.init_from)
 
 
 def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
@@ -283,11 +278,12 @@ def train(
         dataset: name of the data set in the run record. It also selects the recipe: names other
             than "digits" use the recipe for their image size.
         flow: train in the latent space of this flow. Default: that of the ``init_from`` model, if
-            any, otherwise the ambient space.
+            any, otherwise the ambient space. A resumed run has the flow of its start.
         labels: class labels (N,), for a class-conditional model. If ``images`` is a data set with
             labels, pass classes="all" instead.
-        settings: fields of ``ebm_app.training.config.Train``, which replace those of the recipe,
-            or of the recorded run if it is resumed, except ``COMMAND_LINE``.
+        settings: fields of ``ebm_app.training.config.Train`` except ``COMMAND_LINE``, which
+            replace those of the recipe. A resumed run has its recorded settings, except for
+            ``device`` and a new length.
 
     Raises:
         UserError: for invalid images, a setting that is unknown or has no effect, an invalid
@@ -311,16 +307,20 @@ def train(
         raise UserError('classes="none" does not use labels. Leave out classes or labels.')
     columns = Columns(settings.get("image_column"), settings.get("label_column"))
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels, columns)
-    settings = {"classes": "none" if labels is None else "all", **settings, "output_dir": folder}
+    settings = {**settings, "dataset": dataset, "output_dir": folder}
+    if labels is not None:
+        settings["classes"] = "all"
     if name := settings.get("resume_from_checkpoint"):
         check_argument(PathArgument, "resume_from_checkpoint", name)
-        recorded = recorded_run(Train, folder, name)
+        recorded, checkpoint = recorded_run(Train, folder, name)
+        if flow is not None:
+            raise UserError("A resumed run has the flow of its start. Leave out flow.")
         config = resumed(recorded, with_settings(recorded, settings))
-        flow = flow_of_run(config) if flow is None else flow
+        flow = latent_flow(checkpoint)
     else:
         flow = latent_flow(settings.get("init_from")) if flow is None else flow
         space = settings.get("space", EBMConfig.space) if flow is None else flow.config.space
-        size = fitting_size(with_settings(Train(dataset=dataset), settings), data, space)
+        size = fitting_size(with_settings(Train(), settings))
         base = recipe(dataset, data.image_shape, data.num_levels, size, space)
         config = with_settings(base, settings)
     with torch.random.fork_rng(range(torch.cuda.device_count())):

@@ -31,7 +31,6 @@ from ebm_app.training.run import (
     init_from,
     open_run,
     refuse_compiler,
-    run_settings,
     start_or_resume,
 )
 from ebm_app.training.trainer import Trainer
@@ -103,7 +102,6 @@ def build_trainer(
         batches,
         data.validation,
         config,
-        run_settings(config, ebm, batches.digest()),
         second_estimator="energy",
     )
 
@@ -125,8 +123,8 @@ def energy_config(teacher: EBM) -> EBMConfig:
         raise UserError(
             f"An energy network cannot be distilled from a model with prediction "
             f"{config.prediction}, dequantisation {config.dequantisation} and space "
-            f"{config.space}. Use a model trained with --space ambient, --prediction levels and "
-            "--dequantisation truncated_normal."
+            f"{config.space}. Use a model trained with space ambient, prediction levels and "
+            "dequantisation truncated_normal."
         )
     end = min(LearnedDecoder().last_time(teacher.cells, model.path), teacher.model.end)
     scale = model.inputs.time(torch.tensor([end], dtype=torch.float64))

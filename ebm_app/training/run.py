@@ -1,6 +1,5 @@
 """Folder, processes and start of a training run."""
 
-import copy
 import os
 import sys
 import time
@@ -56,13 +55,13 @@ def check_run(config: Run, data: ImageData) -> None:
     choose("installed tracker", config.report_to, trackers)
     if config.max_train_steps is None and config.max_train_minutes is None:
         raise UserError(
-            "Neither --max_train_steps nor --max_train_minutes is set. Set the length of the run."
+            "Neither max_train_steps nor max_train_minutes is set. Set the length of the run."
         )
     if config.lr_decay_steps is not None and config.lr_scheduler != WSD:
-        raise UserError(f"--lr_decay_steps requires --lr_scheduler {WSD}.")
+        raise UserError(f"lr_decay_steps requires lr_scheduler {WSD}.")
     if config.lr_decay_steps is not None and config.max_train_steps is None:
         raise UserError(
-            "--lr_decay_steps requires --max_train_steps. The decay of a run in minutes takes the "
+            "lr_decay_steps requires max_train_steps. The decay of a run in minutes takes the "
             "last quarter of its time."
         )
     if (num := len(data.validation)) < 2:
@@ -104,16 +103,6 @@ def refuse_compiler(accelerator: Accelerator) -> None:
         )
 
 
-def run_settings(config: Run, ebm: EBM, digest: str) -> dict[str, Any]:
-    """Return the settings of a run as JSON data: its own, those of its model, and a digest of its
-    data."""
-    return {
-        "train": to_dict(config),
-        "ebm": to_dict(ebm.config),
-        "data": {"digest of the images": digest},
-    }
-
-
 def start_or_resume(
     accelerator: Accelerator, config: Run, make_trainer: Callable[[], Trainer]
 ) -> Trainer:
@@ -132,12 +121,8 @@ def resume_run(trainer: Trainer, name: str) -> None:
     find = partial(checkpoint.find_checkpoint, trainer.output_dir, name)
     (folder,) = broadcast_object_list([on_main(trainer.accelerator, find)])
     ebm, best = trainer.ebm, folder / checkpoint.STATE / checkpoint.BEST_FILE
-    # the parameters of the space are not trained
-    space = copy.deepcopy(ebm.space.state_dict())
     with report_damage(folder / checkpoint.STATE):
         checkpoint.load(trainer, folder)
-    if not all(torch.equal(ebm.space.state_dict()[key], space[key]) for key in space):
-        raise UserError(f"{folder} uses the latent space of another flow. Leave out --flow.")
     if trainer.now.best is not None:
         trained = {name: value.clone() for name, value in ebm.state_dict().items()}
         check_weights(ebm, best)

@@ -8,7 +8,7 @@ import math
 
 from ebm_app.training.config import Run
 
-#: Names of ``--lr_scheduler``
+#: Values of ``lr_scheduler``
 WSD, COSINE = "wsd", "cosine"
 SCHEDULES = (WSD, COSINE)
 #: Default warm-up: max steps, and max fraction of the run

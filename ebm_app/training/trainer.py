@@ -2,8 +2,7 @@
 
 The batch of a step is a function of (seed, step), and the learning rate is a function of the step
 and the progress of the run. The weights, their average, the optimizer state and the progress
-therefore suffice to resume a run of given steps bit for bit with the same number of processes and
-accumulation steps. With other numbers, rounding and dropout noise differ.
+therefore suffice to resume a run of given steps bit for bit.
 """
 
 import time
@@ -32,7 +31,7 @@ from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.schedule import WSD, decay_share, learning_rate, progress
 from ebm_app.utils import PREVIEWS
 from ebm_app.utils.errors import Interrupted, UserError
-from ebm_app.utils.fields import finite_or_none
+from ebm_app.utils.fields import finite_or_none, to_dict
 from ebm_app.utils.processes import StopSignals, sharded
 from ebm_app.utils.random import RowNoise, derive_seed
 from ebm_app.utils.tensors import standard_error
@@ -85,7 +84,6 @@ class Trainer:
         batches: training batches.
         validation: validation images (N, C, H, W), uint8.
         config: settings of the run.
-        settings: settings that must not change when the run is resumed, as JSON data.
         second_estimator: name of the second estimator of a validation.
 
     Attributes:
@@ -103,7 +101,6 @@ class Trainer:
         batches: Batches,
         validation: Tensor,
         config: Run,
-        settings: dict[str, Any],
         second_estimator: str,
     ) -> None:
         from diffusers.training_utils import EMAModel  # slow to import
@@ -122,6 +119,7 @@ class Trainer:
         self.validation = validation[: config.validation_images]
         repeats = config.validation_repeats
         self.noise = dequantisation_noise(repeats, self.validation, VALIDATION_SEED)
+        settings = {"train": to_dict(config), "ebm": to_dict(ebm.config)}
         self.now = checkpoint.Progress(settings, batches.size)
         self.pending: list[Tensor] = []
         self.saved: int | None = None
@@ -277,8 +275,8 @@ class Trainer:
         if not losses.isfinite().all():
             step = self.now.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
             raise UserError(
-                f"The {what} of step {step} is not finite. Use a smaller --learning_rate or "
-                "--max_grad_norm, --mixed_precision no, or a larger --t_margin."
+                f"The {what} of step {step} is not finite. Use a smaller learning_rate or "
+                "max_grad_norm, mixed_precision no, or a larger t_margin."
             )
 
     @contextmanager

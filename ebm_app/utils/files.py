@@ -114,22 +114,19 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
         return load_file(path)
 
 
-def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-    """Read the header of a safetensors file: the shape of each tensor, and the metadata."""
+def read_header(path: Path) -> dict[str, tuple[int, ...]]:
+    """Read the shape of each tensor in the header of a safetensors file."""
     open_file(path).close()
     with report_damage(path), safe_open(path, "np") as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
-        return shapes, file.metadata() or {}
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
 
 
-def write_tensors(
-    path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None
-) -> None:
+def write_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
     """Write a safetensors file atomically, with default permissions."""
     from safetensors.torch import save  # imports torch, which takes seconds
 
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    replace_file(path, save(ready, metadata))
+    replace_file(path, save(ready))
 
 
 def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:

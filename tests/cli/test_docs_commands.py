@@ -13,7 +13,7 @@ import gradio_client
 import httpx
 import numpy as np
 import pytest
-from conftest import ENVIRONMENT, ROOT, TINY, served, write_mnist
+from conftest import ENVIRONMENT, ROOT, SMALL, config_flags, served, write_mnist
 from datasets import Dataset
 from documents import ADDRESS, PAGES, block_commands, blocks, script_of, shell_scripts
 from PIL import Image
@@ -27,12 +27,15 @@ LAUNCHERS = {
     "torchrun": ["-m", "torch.distributed.run"],
 }
 #: Mixed precision cannot change within one process.
-STEPS = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4 --mixed_precision no"
+STEPS = "--max_train_steps 4 --mixed_precision no"
+INTERVALS = {"checkpointing_steps": 2, "validation_steps": 4, "validation_images": 4}
 #: Flags that make each script short.
 SHORT = {
-    "train/ebm.py": f"{STEPS} {' '.join(TINY)}",
+    "train/ebm.py": f"{STEPS} {' '.join(config_flags('ebm', SMALL | INTERVALS))}",
     "train/flow.py": "--max_train_steps 2",
-    "train/energy.py": f"{STEPS} --train_batch_size 4 --validation_images 4",
+    "train/energy.py": (
+        f"{STEPS} --train_batch_size 4 {' '.join(config_flags('energy', INTERVALS))}"
+    ),
     "sample/ebm.py": "--num_images 10",  # as many as there are labels
     "evaluate/bpd.py": "--limit 2 --repeats 1",
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 20",
@@ -80,8 +83,8 @@ def short_flags(name: str, arguments: list[str]) -> list[str]:
         return "--iterations 2 --num_seeds 1 --problems mi_d40 --methods ctsm_v_time1".split()
     if name == "evaluate/mi.py" and "--x" in arguments and "--method" not in arguments:
         return []  # the classifier takes seconds
-    if "--init_from" in arguments:  # the weights fix the network
-        return [*STEPS.split(), *TINY[TINY.index("--dropout") :]]
+    if "--config" in arguments:  # the settings of a short run
+        return STEPS.split()
     flags = SHORT[name].split()
     if name.startswith("train/") and "--resume_from_checkpoint" not in arguments:
         flags.append("--overwrite_output_dir")  # two pages may use one folder
@@ -98,9 +101,10 @@ def test_documented_commands_run_in_order(workplace, script, monkeypatch):
             with served(arguments, workplace) as address:
                 assert httpx.get(address).status_code == 200
             continue
+        short = short_flags(name, arguments)
         if "--resume_from_checkpoint" in arguments:  # simulate an interrupted run
             shutil.rmtree(workplace / "runs" / "mnist" / "checkpoint-4")
-        short = short_flags(name, arguments)
+            short = []
         if {"--num_processes", "--nproc_per_node"} & set(words):
             command = [sys.executable, *LAUNCHERS[program], *words, *short]
             done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)

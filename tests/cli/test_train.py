@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import GREY, SMALL, TINY, call, error_of
+from conftest import GREY, SMALL, TINY, call, config_flags, error_of
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ebm_app.cli import train
 from ebm_app.ebm import EBM
+from ebm_app.training.ebm import flow_of_run
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.recipes import DIGITS
 from ebm_app.training.run import LOCK
@@ -23,14 +24,19 @@ from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json
 from ebm_app.utils.output import lock
 
+#: Settings and what their error says
+SETTING_ERRORS = [
+    ({"t_margin": 0.7}, "t_margin.*0.5"),
+    ({"lr_decay_steps": 5, "lr_scheduler": "cosine"}, "lr_scheduler wsd"),
+    ({"lr_decay_steps": 5, "max_train_minutes": 5}, "max_train_steps"),
+    ({"expect_processes": 3, "max_train_steps": 1}, "Expected 3 processes"),
+    ({"droput": 0.1}, "did you mean 'dropout'"),
+]
 #: Flags and what their error says
 ERRORS = {
     "--objective nce": "ctsm, ctsm_v, tsm",
-    "--objective tsm": "--stein_factor 0",
-    "--t_margin 0.7": "t_margin.*0.5",
+    "--objective tsm": "Set stein_factor to 0",
     "--objective tsm --stein_factor 0 --prediction raw --compile inductor": "Leave out --compile",
-    "--lr_decay_steps 5 --lr_scheduler cosine": "--lr_scheduler wsd",
-    "--lr_decay_steps 5 --max_train_minutes 5": "--max_train_steps",
     "--resume_from_checkpoint latest": "no intact checkpoint",
 }
 
@@ -39,9 +45,10 @@ ERRORS = {
 def trained(tmp_path_factory, image_folder):
     """A run of four steps; ``test_processes`` starts the script in a process of its own."""
     folder = tmp_path_factory.mktemp("runs") / "model"
-    flags = "--max_train_steps 4 --validation_steps 2 --checkpointing_steps 2".split()
-    flags += ["--dataset", f"folder:{image_folder}", "--output_dir", folder, *TINY]
-    flags += "--num_preview_images 4 --report_to tensorboard".split()
+    settings = {"validation_steps": 2, "checkpointing_steps": 2, "num_preview_images": 4}
+    flags = [*config_flags("trained", SMALL | settings), "--max_train_steps", 4]
+    flags += ["--dataset", f"folder:{image_folder}", "--output_dir", folder]
+    flags += ["--report_to", "tensorboard"]
     figures = train.main([str(flag) for flag in flags])
     assert figures["output_dir"] == str(folder) and figures["steps"] == 4
     assert figures["images_per_second"] > 0 and {"loss", "bits_per_dim", "stderr"} <= set(figures)
@@ -80,8 +87,8 @@ def test_run_leaves_models_records_curves_and_sample_grids(trained):
 
 
 def test_init_from_starts_with_the_weights(trained, image_folder, tmp_path, capsys):
-    flags = ["--dataset", f"folder:{image_folder}", *TINY, "--max_train_steps", 1]
-    flags += ["--lr_decay_steps", 0, "--init_from", trained]
+    flags = ["--dataset", f"folder:{image_folder}", "--max_train_steps", 1]
+    flags += [*config_flags("init", SMALL | {"lr_decay_steps": 0}), "--init_from", trained]
     still = [*flags, "--learning_rate", 0, "--output_dir", tmp_path / "still"]
     assert call(train, *still) == 0 and same_weights(trained, tmp_path / "still")
     resumed = ["--max_train_steps", 2, "--resume_from_checkpoint", "latest"]
@@ -105,9 +112,9 @@ def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     assert not (tmp_path / "run").exists()
     record = {"settings": {"train": first["train"]}}
     (tmp_path / "run.json").write_text(json.dumps(record))
-    # the data set is that of the run, the precision that of the machine
-    again = [*data[2:], "--config", tmp_path / "run.json", "--mixed_precision", "no"]
-    assert call(train, *again, "--learning_rate", "0.02") == 0
+    again = [*data[2:], "--config", tmp_path / "run.json"]  # the data set is that of the run
+    changes = ["--learning_rate", "0.02", "--mixed_precision", "no"]
+    assert call(train, *again, *changes) == 0
     second = json.loads(capsys.readouterr().out)
     assert second["ebm"] == first["ebm"]
     changed = {"learning_rate": 0.02, "config": str(tmp_path / "run.json"), "device": "auto"}
@@ -126,9 +133,9 @@ def test_config_uses_the_precision_of_this_machine(capsys, tmp_path, monkeypatch
 
 def test_resolution_belongs_to_the_recorded_data_set(capsys, tmp_path, image_folder):
     record = {"dataset": f"folder:{image_folder}", "resolution": 4, "label_column": "kind"}
-    settings = to_dict(replace(DIGITS, **record))
+    settings = to_dict(replace(DIGITS, **SMALL | record))
     (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": settings}}))
-    flags = ["--config", tmp_path / "run.json", "--dataset", "digits", "--dry_run", *TINY]
+    flags = ["--config", tmp_path / "run.json", "--dataset", "digits", "--dry_run"]
     assert call(train, *flags) == 0
     taken = json.loads(capsys.readouterr().out)["train"]
     assert taken["resolution"] is None and taken["label_column"] is None
@@ -136,13 +143,12 @@ def test_resolution_belongs_to_the_recorded_data_set(capsys, tmp_path, image_fol
 
 def test_latent_run_finds_the_flow_of_its_initial_model(tmp_path, capsys):
     EBM(replace(GREY, space="gaussian")).save_pretrained(tmp_path / "latent")
-    started = replace(DIGITS, init_from=str(tmp_path / "latent"), space="gaussian")
-    for flags in (started, replace(started, init_from=None)):  # the second one resumes it
-        assert train.load(started, flags)[1].config.space == "gaussian"
-    pixels = replace(DIGITS, init_from="digits")
-    assert train.load(pixels, pixels)[1] is None
+    settings = SMALL | {"init_from": str(tmp_path / "latent"), "space": "gaussian"}
+    started = replace(DIGITS, **settings)
+    assert flow_of_run(started).config.space == "gaussian"
+    assert flow_of_run(replace(DIGITS, init_from="digits")) is None
     (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": to_dict(started)}}))
-    flags = ["--config", tmp_path / "run.json", "--space", "ambient", "--dry_run", *TINY]
+    flags = ["--config", tmp_path / "run.json", "--space", "ambient", "--dry_run"]
     assert call(train, *flags) == 0
     assert json.loads(capsys.readouterr().out)["train"]["init_from"] is None
 
@@ -160,13 +166,22 @@ def test_resume_by_folder_restores_data_and_settings(trained, run, capsys):
     shutil.rmtree(run / "checkpoint-4")
     flags = ["--resume_from_checkpoint", "latest", "--output_dir", run]
     changes = {"dataset": "digits", "resolution": 4, "size": "base", "learning_rate": 0.5}
-    for name, value in (changes | {"expect_processes": 3}).items():
+    for name, value in (changes | {"config": run / "run.json"}).items():
         assert call(train, *flags, f"--{name}", value) == 2
-        assert name.removeprefix("expect_") in capsys.readouterr().err
+        assert f"but --{name} is" in capsys.readouterr().err
     assert call(train, *flags) == 0
     assert "Training on 1 x cpu" in capsys.readouterr().err
     assert EBM.from_pretrained(trained).config == EBM.from_pretrained(run).config
     assert same_weights(trained, run)
+
+
+@pytest.mark.parametrize(("settings", "message"), SETTING_ERRORS)
+def test_error_of_a_configuration_file_is_one_sentence(capsys, tmp_path, settings, message):
+    flags = config_flags("error", SMALL | settings)
+    assert call(train, "--output_dir", tmp_path / "run", *flags) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and len(error.strip().splitlines()) == 1
+    assert re.search(message, error), error
 
 
 @pytest.mark.parametrize("words", ERRORS)
@@ -180,8 +195,8 @@ def test_error_is_one_sentence(capsys, tmp_path, words):
 @pytest.mark.parametrize(
     ("words", "defaults"),
     [
-        ([], {"block_out_channels": "48 64", "max_train_steps": "8000", "augmentation": "affine"}),
-        (["--dataset", "mnist"], {"block_out_channels": "32 64 64", "max_train_minutes": "60.0"}),
+        ([], {"max_train_steps": "8000", "augmentation": "affine"}),
+        (["--dataset", "mnist"], {"max_train_minutes": "60.0", "size": "small"}),
         (["--dataset", "cifar10", "--size", "base"], {"learning_rate": "0.0002"}),
     ],
 )

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from torchvision import datasets
 
 from ebm_app import train
-from ebm_app.data.images import DATASETS, ImageData, image_digest, load_images
+from ebm_app.data.images import DATASETS, ImageData, load_images
 from ebm_app.data.inputs import as_images
 
 SPLITS = ("train", "validation", "test")
@@ -172,7 +172,6 @@ def test_training_on_mapped_images_equals_training_in_memory(tmp_path, image_fol
     data, runs = load_images(f"folder:{image_folder}"), [tmp_path / "mapped", tmp_path / "memory"]
     for run, images in zip(runs, (data.train, data.train.clone()), strict=True):
         train(images, run, max_train_steps=4, **SMALL)
-    assert image_digest(data.train) != image_digest(data.train.flip(0))
     assert equal_tensors(*map(weights_of, runs))
 
 

@@ -239,7 +239,7 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
 )
 def test_unsuitable_teachers_are_refused(changes):
     message = error_of(energy_config, EBM(dataclasses.replace(GREY, **changes)))
-    assert changes["dequantisation"] in message and "--prediction levels" in message
+    assert changes["dequantisation"] in message and " prediction levels" in message
 
 
 def test_student_starts_from_the_network_of_its_teacher():

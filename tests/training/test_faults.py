@@ -10,11 +10,11 @@ import torch
 from conftest import GREY
 from safetensors.torch import load, save
 
-from ebm_app.cli.train import read_config
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.folders import BUNDLED
+from ebm_app.training.config import Train, read_settings, with_settings
 from ebm_app.training.ebm import make_config
 from ebm_app.training.recipes import DIGITS
 from ebm_app.utils.errors import UserError
@@ -75,7 +75,7 @@ def error_in(call, *args, **options):
 
 def error_of_loading(model):
     kind, folder = model
-    return error_in(kind.from_pretrained, folder, allow_edited_config=True)
+    return error_in(kind.from_pretrained, folder)
 
 
 def with_faults(data):
@@ -103,7 +103,7 @@ def test_faulty_record_raises_user_errors_only(tmp_path):
     digits, path = load_images("digits"), tmp_path / "run.json"
     for data in with_faults(to_dict(DIGITS)):
         path.write_text(json.dumps({"settings": {"train": data}}))
-        error_in(lambda: make_config(read_config(path), digits))
+        error_in(lambda: make_config(with_settings(DIGITS, read_settings(path)), digits))
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE.values(), ids=DAMAGE)
@@ -113,21 +113,7 @@ def test_damaged_files_are_refused(model, name, damage):
     assert error_of_loading(model)
 
 
-def test_edited_config_is_refused_unless_allowed(model):
-    kind, folder = model
-    path = folder / "config.json"
-    data = json.loads(path.read_text())
-    path.write_text(json.dumps(dict(reversed(data.items()))))  # the order does not matter
-    kind.from_pretrained(folder)
-    path.write_text(json.dumps({**data, "num_levels": 16}))
-    error = error_in(kind.from_pretrained, folder)
-    assert "config.json" in error and "allow_edited_config" in error
-    kind.from_pretrained(folder, allow_edited_config=True).save_pretrained(folder)
-    assert kind.from_pretrained(folder).config.num_levels == 16
-
-
 def test_removed_field_of_a_model_is_ignored_unless_in_use(tmp_path):
-    """The weights of ``digits`` have the digest of a config.json with "early": null."""
     folder, expected = tmp_path / "digits", EBM.from_pretrained("digits")
     path = shutil.copytree(BUNDLED / "digits", folder) / "config.json"
     data = json.loads(path.read_text())
@@ -142,6 +128,6 @@ def test_removed_field_of_a_model_is_ignored_unless_in_use(tmp_path):
 def test_removed_field_of_a_record_is_ignored_unless_in_use(tmp_path):
     path, settings = tmp_path / "run.json", to_dict(DIGITS)
     path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": []}}}))
-    assert read_config(path) == DIGITS
+    assert with_settings(Train(), read_settings(path)) == DIGITS
     path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": [8]}}}))
-    assert "run.json describes a model with a second network" in error_in(read_config, path)
+    assert "run.json describes a model with a second network" in error_in(read_settings, path)

@@ -11,7 +11,7 @@ import forked
 import psutil
 import pytest
 import torch
-from conftest import GREY, ROOT, TINY, equal_tensors, without_speeds
+from conftest import GREY, ROOT, SMALL, TINY, config_flags, equal_tensors, without_speeds
 from safetensors.torch import load_file
 
 from ebm_app.ebm import EBM
@@ -20,7 +20,8 @@ from ebm_app.training.metrics import read_metrics
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.files import read_json
 
-STEPS = ["--max_train_steps", "12", "--checkpointing_steps", "4", "--validation_steps", "6"]
+STEPS = config_flags("short", SMALL | {"checkpointing_steps": 4, "validation_steps": 6})
+STEPS += ["--max_train_steps", "12"]
 #: The rate of Adam: Muon's steps of equal size enlarge the rounding errors of small gradients
 STEPS += ["--learning_rate", "1e-3"]
 WHOLE = ["--train_batch_size", "8"]
@@ -30,7 +31,7 @@ RESUME = ["--resume_from_checkpoint", "latest"]
 @pytest.fixture(scope="module")
 def train(image_folder):
     def run(folder, *flags, num=1, stop=(), steps=STEPS):
-        words = ["--dataset", f"folder:{image_folder}", "--output_dir", folder, *TINY, *steps]
+        words = ["--dataset", f"folder:{image_folder}", "--output_dir", folder, *steps]
         output = folder.with_suffix(".txt")
         (code,) = forked.run("train/ebm.py", [*words, *flags], output, num, stop)
         return code
@@ -98,7 +99,7 @@ def test_timed_run_has_equal_steps_on_all_processes(tmp_path, train, monkeypatch
 
     monkeypatch.setattr(Trainer, "fit", fit_after_start)
     folder = tmp_path / "2"
-    assert train(folder, "--max_train_minutes", "0.2", num=2, steps=[]) == 0
+    assert train(folder, "--max_train_minutes", "0.2", num=2, steps=TINY) == 0
     record = read_json(folder / "run.json")
     steps, began = (record["figures"][name] for name in ("steps", "decay_began"))
     assert (folder / f"checkpoint-{steps}").is_dir() and 0 < began < steps
@@ -158,11 +159,13 @@ def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path):
 
 
 def test_processes_end_with_a_killed_launcher(tmp_path, image_folder):
-    folder, never = tmp_path / "run", "1000000"
+    folder, never = tmp_path / "run", 1000000
     command = [sys.executable, *"-m torch.distributed.run --standalone --nproc_per_node 2".split()]
-    command += [ROOT / "train" / "ebm.py", *TINY, "--dataset", f"folder:{image_folder}"]
-    command += ["--max_train_steps", never, "--checkpointing_steps", never]
-    command += ["--validation_steps", never, "--output_dir", folder]
+    command += [ROOT / "train" / "ebm.py", "--dataset", f"folder:{image_folder}"]
+    command += config_flags(
+        "long", SMALL | {"checkpointing_steps": never, "validation_steps": never}
+    )
+    command += ["--max_train_steps", never, "--output_dir", folder]
     with open(tmp_path / "log", "w") as log:
         launcher = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log)
     metrics = folder / "metrics.jsonl"

@@ -1,17 +1,22 @@
 """Settings: recipes, recorded runs, the settings of a user that replace theirs, schedules."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
+import torch
 from conftest import error_of
 
 from ebm_app.config import EBMConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.config import (
+    LENGTH,
     Train,
     TrainEnergy,
     as_default,
+    read_settings,
     resumed,
     with_settings,
 )
@@ -21,12 +26,12 @@ from ebm_app.training.recipes import (
     FORMATS,
     IMAGES,
     SIZES,
+    fitting_size,
     input_frequencies,
     network_settings,
     recipe,
 )
 from ebm_app.training.schedule import learning_rate
-from ebm_app.training.sizing import fitting_size
 
 DATA = load_images("digits")
 #: Data of the recipe for any images
@@ -75,11 +80,11 @@ def test_eps_follows_from_the_dequantisation_unless_it_is_set():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dequantisation": "uniform"}, "--dequantisation truncated"),
+        ({"dequantisation": "uniform"}, "dequantisation truncated"),
         ({"dequantisation": "decoder"}, "decoder"),
         ({"prediction": "raw"}, "--divergence squared"),
         ({"stein_factor": 0.0}, "needs a Stein head"),
-        ({"objective": "tsm"}, "--stein_factor 0"),
+        ({"objective": "tsm"}, "Set stein_factor to 0"),
         ({"objective": "ctsm_m"}, "ctsm_v"),
         ({"space": "copula"}, "--flow"),
     ],
@@ -95,7 +100,18 @@ def test_recorded_run_gives_the_defaults_of_a_resume():
     assert default == recorded  # without the start and the device of the recorded run
     again = with_settings(default, {"mixed_precision": "auto", "lr_warmup_steps": None})
     assert resumed(recorded, again) == recorded
-    assert resumed(recorded, with_settings(default, {"seed": 4})).seed == 4
+    for length in ({"max_train_minutes": 2.0}, {"max_train_steps": 7}):
+        new = with_settings(default, {**length, "output_dir": "other", "device": "cpu"})
+        run = resumed(recorded, new)
+        assert (run.max_train_steps, run.max_train_minutes) == tuple(map(length.get, LENGTH))
+        assert run.output_dir == Path("other") and run.device == "cpu" and run.seed == 3
+
+
+@pytest.mark.parametrize(("prefix", "name"), [("--", "but --seed is 4"), ("", "but seed is 4")])
+def test_other_settings_of_a_resumed_run_are_refused(prefix, name):
+    recorded = Train(max_train_steps=3)
+    message = error_of(resumed, recorded, dataclasses.replace(recorded, seed=4), prefix)
+    assert name in message and "was 0" in message and ("--" in message) == bool(prefix)
 
 
 def test_steps_and_minutes_replace_each_other():
@@ -148,16 +164,30 @@ def test_cosine_falls_over_the_whole_run():
 @pytest.mark.parametrize(
     ("settings", "size"),
     [
-        ({"max_train_minutes": 1e-4}, "tiny"),
-        ({"max_train_minutes": 1e6}, "small"),
+        ({"max_train_minutes": 10.0}, "tiny"),
+        ({"max_train_minutes": 60.0}, "small"),
+        ({"max_train_minutes": 10.0, "dataset": "digits"}, "small"),
+        ({"max_train_minutes": 2.0, "dataset": "digits"}, "tiny"),
+        ({"max_train_minutes": 2.0, "device": "cuda"}, "small"),
         ({"max_train_steps": 10}, "small"),
-        ({"max_train_minutes": 1e-4, "size": "base"}, "base"),
+        ({"max_train_minutes": 2.0, "size": "base"}, "base"),
     ],
 )
-def test_size_of_the_network_follows_the_time(settings, size):
-    assert (
-        fitting_size(Train(dataset="images", device="cpu", **settings), OTHER, "ambient") == size
-    )
+def test_size_of_the_network_follows_time_and_device(settings, size, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert fitting_size(Train(**{"dataset": "images", "device": "cpu", **settings})) == size
+
+
+def test_json_files_of_settings_are_read(tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"optimizer": "adam", "num_nodes": 16, "block_out_channels": [8]}))
+    run = with_settings(Train(), read_settings(path))
+    assert run == Train(optimizer="adam", num_nodes=16, block_out_channels=(8,))
+    for settings, name in (({"droput": 0.1}, "droput"), ({"num_nodes": 1}, "num_nodes")):
+        path.write_text(json.dumps(settings))
+        assert name in error_of(with_settings, Train(), read_settings(path))
+    path.write_text('{"settings": {"sampler": "dpm"}}')
+    assert "training run" in error_of(read_settings, path)
 
 
 def test_network_of_every_size_fits_the_images():

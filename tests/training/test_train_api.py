@@ -10,6 +10,7 @@ from conftest import (
     SMALL,
     TINY,
     call,
+    config_flags,
     equal_tensors,
     error_of,
     random_images,
@@ -32,17 +33,16 @@ def test_tensors_and_script_train_the_same_weights(script, tmp_path):
     steps = {"max_train_steps": 4, "checkpointing_steps": 2, "validation_steps": 2}
     options = {"dataset": "digits", "num_levels": 17, "validation": data.validation}
     ebm = train(data.train.double() / 16, tensors, **options, **SMALL, **steps)
-    flags = [word for item in steps.items() for word in (f"--{item[0]}", item[1])]
-    module, own = script("train/ebm.py"), ["--dataset", "digits", "--output_dir", files, *TINY]
-    assert call(module, *own, *flags) == 0
+    flags = ["--dataset", "digits", *config_flags("steps", SMALL | steps)]
+    module = script("train/ebm.py")
+    assert call(module, *flags, "--output_dir", files) == 0
     assert equal_tensors(weights_of(tensors), weights_of(files))
     assert equal_tensors(weights_of(tensors), dict(ebm.state_dict()))
     settings = [read_json(run / "run.json")["settings"] for run in (tensors, files)]
     for each in settings:
-        del each["train"]["output_dir"]
+        del each["train"]["output_dir"], each["train"]["config"]
     assert settings[0] == settings[1]
-    own[3] = tensors
-    assert call(module, *own, *flags, "--resume_from_checkpoint", "latest") == 0
+    assert call(module, "--output_dir", tensors, "--resume_from_checkpoint", "latest") == 0
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path, changes)
     assert without_speeds(rows[0]) == without_speeds(rows[1])
 
 
-def test_length_may_change_on_a_resume_before_the_decay(data, tmp_path, finished):
+def test_length_may_change_on_a_resume(data, tmp_path):
     decaying = {"checkpointing_steps": 2, "lr_decay_steps": 2, "max_train_steps": 4}
     whole = make_trainer(data, tmp_path / "whole", **decaying)
     assert whole.fit()["decay_began"] == 2
@@ -183,10 +183,6 @@ def test_length_may_change_on_a_resume_before_the_decay(data, tmp_path, finished
     load(longer, tmp_path / "part" / "checkpoint-2")
     assert longer.fit()["steps"] == 4
     assert torch.equal(weights(whole), weights(longer))
-    later = make_trainer(data, tmp_path / "whole", **{**decaying, "max_train_steps": 5})
-    assert "max_train_steps" in error_of(load, later, tmp_path / "whole" / "checkpoint-4")
-    cosine = make_trainer(data, tmp_path / "a", max_train_steps=9, lr_scheduler="cosine")
-    assert "max_train_steps" in error_of(load, cosine, finished.folder / "checkpoint-8")
 
 
 def test_accumulated_batches_match_one_large_batch(data, tmp_path, finished):
@@ -196,7 +192,7 @@ def test_accumulated_batches_match_one_large_batch(data, tmp_path, finished):
     torch.testing.assert_close(weights(run), weights(finished.run), atol=2e-5, rtol=1e-4)
     load(run, finished.folder / "checkpoint-8")
     other = make_trainer(data, tmp_path / "other", train_batch_size=5)
-    assert "batch size" in error_of(load, other, finished.folder / "checkpoint-8")
+    assert "as many processes" in error_of(load, other, finished.folder / "checkpoint-8")
 
 
 def test_batch_is_a_function_of_seed_and_step(data, tmp_path):
