@@ -111,7 +111,9 @@ def images_of(dataset: str, num: int, config: EBMConfig, data_root: str) -> Tens
     """Return the first test images of a data set as levels (N, C, H, W) of a model."""
     images = load_images(dataset, data_root).test[:num].permute(0, 2, 3, 1)
     pictures = map(to_pil, images.numpy())
-    return torch.stack([convert_image(x, dataset, config, ("resize", "rgb")) for x in pictures])
+    shape, num_levels = config.image_shape, config.num_levels
+    converted = [convert_image(x, dataset, shape, num_levels, resize=True) for x in pictures]
+    return torch.stack(converted)
 
 
 def fit_other_detectors(images: Tensor, seed: int) -> dict[str, Callable[[Tensor], np.ndarray]]:

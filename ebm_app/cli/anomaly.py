@@ -7,9 +7,9 @@ ebm anomaly runs/detector photos
 anomaly.csv has one row per image, sorted by p-value: file, p_value, and whether the image is
 unusual (yes or no). The fraction --alpha of ordinary images is flagged. maps/ has each
 unusual image next to its anomaly map, which is white where the image is most unusual. Images must
-have the size, channels and grey levels of the model, or be converted with the flags --resize,
---grayscale, --rgb and --round_levels. --fit fits a detector to ordinary images and saves it with
-the model; images in a second folder are then tested with it.
+have the size, channels and grey levels of the model, or be converted with --resize. --fit fits a
+detector to ordinary images and saves it with the model; images in a second folder are then tested
+with it.
 """
 
 from collections.abc import Sequence

@@ -4,9 +4,9 @@ ebm score digits photos --output scores.csv
 
 The table has one row per image: file, log_prob in nats, its standard error over dequantisation
 draws (stderr) and bits_per_dim. Rows are written after each batch. Images must have the size,
-channels and grey levels of the model, or be converted with the flags --resize, --grayscale, --rgb
-and --round_levels. With --frame, photographs and scans of handwriting are prepared as in the web
-app: the ink is taken from its paper, scaled and centred like the model's digits.
+channels and grey levels of the model, or be converted with --resize. With --frame, photographs and
+scans of handwriting are prepared as in the web app: the ink is taken from its paper, scaled and
+centred like the model's digits.
 """
 
 import csv
@@ -103,10 +103,11 @@ def check_folder(folder: str | Path) -> None:
 
 
 def converter(form: "ImageFormat", args: ImageFileFlags) -> Callable[[Path], "Tensor"]:
-    """Return a function that reads a file as levels (C, H, W), converted as the flags allow."""
+    """Return a function that reads a file as levels (C, H, W)."""
     from ebm_app.data.pictures import convert_image  # slow to import
 
-    return lambda file: convert_image(file, str(file), form, args.conversions())
+    shape, num_levels = form.image_shape, form.num_levels
+    return lambda file: convert_image(file, str(file), shape, num_levels, args.resize)
 
 
 def read_levels(

@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -220,7 +220,7 @@ def load_images(
     download: bool = False,
     resolution: int | None = None,
     form: ImageFormat | None = None,
-    allowed: Collection[str] = (),
+    resize: bool = False,
     skip_bad: bool = False,
     image_column: str | None = None,
     label_column: str | None = None,
@@ -237,15 +237,15 @@ def load_images(
         data_root: folder of the files of mnist, fashion_mnist and cifar10. Default: "data".
         download: download these files if they are missing.
         resolution: side in pixels to which images of a folder are resized.
-        form, allowed: image format of a model, to which images of a folder are converted instead
-            of ``resolution``, and allowed conversions, see ``convert_image``.
+        form, resize: image format of a model that images of a folder must have, and whether they
+            are converted to it, see ``convert_image``.
         skip_bad: skip files of a folder that are not readable images.
         image_column, label_column: columns of a Hugging Face data set or of metadata.csv. Default:
             the only column of images, and of the type ClassLabel or with the name "label".
 
     Raises:
         UserError: for an unknown name, missing or damaged files, a failed download, a resolution
-            or column for a named data set, images that need a conversion that is not allowed, and
+            or column for a named data set, images that need a conversion without ``resize``, and
             ambiguous splits or columns.
     """
     name = check_argument(str, "name", name)
@@ -254,10 +254,12 @@ def load_images(
         raise UserError("'folder:' has no path. Use folder:PATH.")
     num_levels, convert = NUM_VALUES, partial(to_pixels, resolution=resolution)
     if check_argument(ImageFormat | None, "form", form) is not None:
-        num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)
+        num_levels = form.num_levels
+        options = {"image_shape": form.image_shape, "num_levels": num_levels, "resize": resize}
+        convert = partial(convert_image, **options)
     columns = Columns(image_column, label_column)
     if name.startswith((FOLDER, HUB)):
-        conversion = [resolution, form and image_format(form), sorted(allowed)]
+        conversion = [resolution, form and image_format(form), resize]
         splits, report = read_files(name, convert, conversion, columns, skip_bad)
         if form is None:
             warn_of_unused_levels(splits["train"].images, num_levels)

@@ -6,7 +6,7 @@ Orientation tags are applied; colour profiles are not.
 import io
 import math
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -126,46 +126,38 @@ def _pixels_of(image: Image.Image) -> Tensor:
 
 
 def convert_image(
-    item: Source, name: str, form: ImageFormat, allowed: Collection[str] = ()
+    item: Source, name: str, image_shape: tuple[int, ...], num_levels: int, resize: bool = False
 ) -> Tensor:
     """Convert an image to the levels of a model, uint8 (C, H, W).
 
-    Images are resized as in ``to_pixels``. Pixels must be the 8-bit values of the model's levels,
-    as in saved samples; "round_levels" allows other pixels.
-
     Args:
-        form: image format of the model.
-        allowed: allowed conversions, of "resize", "grayscale", "rgb" and "round_levels".
+        image_shape, num_levels: shape (C, H, W) and number of levels of the model's images.
+        resize: centre-crop and resize the image as in ``to_pixels``, convert it to grey or RGB,
+            and round its pixels to the levels.
 
     Raises:
-        UserError: if the image needs a conversion that is not allowed.
+        UserError: without ``resize``, for an image of another size or colour, and for pixels other
+            than the 8-bit values of the levels, as in saved samples.
     """
-    mode, size = _mode_of(form), form.image_shape[:0:-1]
+    mode, size = _mode_of(image_shape), image_shape[:0:-1]
     image = read_image(item, name)
-    width, height, own_mode, needed = *image.size, image.mode, []
-    if own_mode != mode:
-        needed.append("grayscale" if mode == "L" else "rgb")
-        image = image.convert(mode)
-    if image.size != size:
-        needed.append("resize")
-        image = ImageOps.fit(image, size, method=Image.Resampling.BILINEAR)
-    pixels = _pixels_of(image)
-    levels, is_exact = nearest_levels(pixels, form.num_levels)
-    if not is_exact:
-        needed.append("round_levels")
-    if missing := [flag for flag in needed if flag not in allowed]:
+    if resize:
+        image = ImageOps.fit(image.convert(mode), size, method=Image.Resampling.BILINEAR)
+    levels, is_exact = nearest_levels(_pixels_of(image), num_levels)
+    if not resize and (image.mode, image.size, is_exact) != (mode, size, True):
         kinds = {"L": "grey", "RGB": "RGB"}
+        width, height = image.size
         raise UserError(
-            f"The image '{name}' is {width}x{height} {kinds[own_mode]}, but the model expects "
-            f"{size[0]}x{size[1]} {kinds[mode]} with {form.num_levels} levels. Convert it with "
-            f"{' '.join(f'--{flag}' for flag in missing)}."
+            f"The image '{name}' is {width}x{height} {kinds[image.mode]}, but the model expects "
+            f"{size[0]}x{size[1]} {kinds[mode]} with {num_levels} levels. Enable resize to "
+            "convert it."
         )
     return levels
 
 
-def _mode_of(form: ImageFormat) -> str:
-    """Return Pillow's mode of a model's images."""
-    channels = form.image_shape[0]
+def _mode_of(image_shape: tuple[int, ...]) -> str:
+    """Return Pillow's mode of images (C, H, W) of a model."""
+    channels = image_shape[0]
     if channels not in (1, 3):
         raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
     return "L" if channels == 1 else "RGB"
@@ -186,7 +178,7 @@ def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
     The image is centre-cropped to the aspect ratio and resized by area averaging.
     """
     image = ImageOps.fit(
-        image.convert(_mode_of(form)), form.image_shape[:0:-1], Image.Resampling.BOX
+        image.convert(_mode_of(form.image_shape)), form.image_shape[:0:-1], Image.Resampling.BOX
     )
     levels, _ = nearest_levels(_pixels_of(image), form.num_levels)
     return to_display(levels, form.num_levels).unsqueeze(0)

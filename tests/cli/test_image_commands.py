@@ -74,8 +74,8 @@ def test_every_image_has_a_row_for_any_batch_size(capsys, tmp_path):
     flags = ["digits", tmp_path, "--estimator", "time_integral", "--device", "cpu"]
     assert call(score, *flags) == 2
     printed = capsys.readouterr().err
-    assert "--grayscale --resize --round_levels." in printed and "Skipped 1 files" in printed
-    flags += ["--grayscale", "--resize", "--round_levels"]
+    assert "Enable resize" in printed and "Skipped 1 files" in printed
+    flags += ["--resize"]
     assert call(score, *flags) == 2 and "bad.png" in capsys.readouterr().err
     flags += ["--skip_bad", "--repeats", 2]
     tables = []
@@ -98,7 +98,7 @@ def test_any_file_name_is_scored_and_rows_are_flushed(capsys, tmp_path):
     save_picture(folder / "a.png", np.zeros((8, 8)))
     (folder / "a.png").rename(Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xe9.png")))
     save_picture(folder / "b.png", np.zeros((8, 8)))
-    flags = ["digits", folder, "--round_levels", "--device", "cpu", "--repeats", 2]
+    flags = ["digits", folder, "--resize", "--device", "cpu", "--repeats", 2]
     flags += ["--estimator", "time_integral", "--batch_size", 1, "--output", output]
     assert call(score, *flags) == 0
     names = [row["file"] for row in csv.DictReader(output.open(encoding="utf-8"))]
