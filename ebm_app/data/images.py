@@ -12,8 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.inputs import as_images, is_hub_dataset
-from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display
+from ebm_app.data.levels import (
+    NUM_VALUES,
+    ImageFormat,
+    checked_levels,
+    image_format,
+    to_display,
+)
 from ebm_app.data.named import ALIASES, DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import FOLDER, HUB, read_files
@@ -103,43 +108,38 @@ class ImageData:
     @classmethod
     def from_tensors(
         cls,
-        images: Any,
-        validation: Any,
+        images: Tensor | np.ndarray,
+        validation: Tensor | np.ndarray | None,
         num_levels: int,
         name: str = "images",
         labels: Tensor | None = None,
-        columns: Columns = BY_TYPE,
     ) -> Self:
-        """Build a data set from images as accepted by ``as_images``.
+        """Build a data set from images (N, C, H, W), see ``checked_levels``.
 
         The validation images are also the test split. If ``validation`` is None, a random
         tenth of ``images`` is held out. Otherwise, validation labels are -1 (unknown).
 
         Raises:
-            UserError: for images that ``as_images`` refuses, fewer than 3 images, or labels that
-                are not one integer per image.
+            UserError: as in ``checked_levels``, for fewer than 3 images, and for labels that are
+                not one integer per image.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
-        if columns != BY_TYPE and not is_hub_dataset(images):
-            raise UserError("Only a Hugging Face data set has columns. Leave out their names.")
-        lowest = -1 if labels is None else 0  # in a data set, -1 is an unknown label
-        images, own, _, class_names = as_images(images, num_levels, columns=columns)
-        labels, class_names = (own, class_names) if labels is None else (labels, ())
+        images = checked_levels(images, None, num_levels).cpu()
         if labels is not None:
             labels = as_tensor(labels, "labels")
             is_integer = not (labels.is_floating_point() or labels.is_complex())
-            if labels.shape != images.shape[:1] or not is_integer or (labels < lowest).any():
+            if labels.shape != images.shape[:1] or not is_integer or (labels < 0).any():
                 raise UserError(
                     f"Expected {len(images)} non-negative integer labels, one per image, got "
                     f"{labels.dtype} of shape {tuple(labels.shape)}."
                 )
             labels = labels.long().cpu()
-        train = Labelled(images.cpu(), labels, None, class_names)
+        train = Labelled(images, labels)
         if validation is None:
             train, held_out = _hold_out(train)
         else:
             shape = tuple(images.shape[1:])
-            others = as_images(validation, num_levels, shape, columns).images.cpu()
+            others = checked_levels(validation, shape, num_levels).cpu()
             unknown = None if labels is None else torch.full((len(others),), -1)
             held_out = Labelled(others, unknown)
         warn_of_unused_levels(train.images, num_levels)
@@ -196,9 +196,9 @@ def _hold_out(data: Labelled) -> tuple[Labelled, Labelled]:
         raise UserError(f"Expected at least 3 images, got {num}. Add images.")
     # RandomState is stable across versions of numpy
     order = torch.from_numpy(np.random.RandomState(0).permutation(num))
-    images, labels, _, class_names = data
+    images, labels, *_ = data
     train, held_out = (
-        Labelled(images[rows], None if labels is None else labels[rows], None, class_names)
+        Labelled(images[rows], None if labels is None else labels[rows])
         for rows in order.tensor_split([-max(2, num // 10)])
     )
     return train, held_out

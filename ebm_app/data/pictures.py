@@ -5,8 +5,9 @@ Orientation tags are applied; colour profiles are not.
 
 import io
 import math
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ebm_app.data.levels import ImageFormat, to_display
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.files import open_file, replace_file
 
 #: Pillow's decoders, selected by file content, not by name
@@ -26,6 +28,8 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 DEEP = "The image '{}' has more than 8 bits per channel. Save it as 8-bit."
 #: Path or content of an image file, or a Pillow image
 Source = Path | BinaryIO | Image.Image
+#: Path of an image file, or a Pillow image
+Picture = str | os.PathLike | Image.Image
 #: (image, name in error messages) -> uint8 (C, H, W)
 ToPixels = Callable[[Source, str], Tensor]
 
@@ -102,23 +106,6 @@ def to_pixels(item: Source, name: str, resolution: int | None = None) -> Tensor:
     return _pixels_of(image)
 
 
-def to_exact_levels(item: Source, name: str, num_levels: int) -> Tensor:
-    """Convert an image whose pixels are the 8-bit values of levels, as in saved samples, to these
-    levels, uint8 (C, H, W).
-
-    Raises:
-        UserError: for other pixels, and an image that cannot be read.
-    """
-    pixels = _pixels_of(read_image(item, name))
-    levels, is_exact = nearest_levels(pixels, num_levels)
-    if not is_exact:
-        raise UserError(
-            f"'{name}' has pixels other than the 8-bit values of {num_levels} levels, "
-            f"255 k / {num_levels - 1}. Pass its levels as an array."
-        )
-    return levels
-
-
 def _pixels_of(image: Image.Image) -> Tensor:
     """Return the pixels of a grey or RGB image, uint8 (C, H, W)."""
     pixels = torch.from_numpy(np.array(image))
@@ -153,6 +140,43 @@ def convert_image(
             "convert it."
         )
     return levels
+
+
+def read_images(
+    items: Iterable[Picture],
+    image_shape: tuple[int, int, int],
+    num_levels: int,
+    resize: bool = False,
+) -> Tensor:
+    """Read image files as the grey levels of a model, uint8 (N, C, H, W).
+
+    >>> photo = Image.new("RGB", (640, 480))
+    >>> read_images([photo], (1, 8, 8), num_levels=17, resize=True).shape
+    torch.Size([1, 1, 8, 8])
+
+    Args:
+        items: paths of image files, or Pillow images.
+        image_shape, num_levels: as in the ``config`` of the model.
+        resize: centre-crop and resize images, and convert them to the colour and levels of the
+            model. Without it, pixels are the 8-bit values of the levels, as in saved samples.
+
+    Raises:
+        UserError: for an image that cannot be read, and, without ``resize``, for one of another
+            size, colour or levels.
+    """
+    if len(image_shape) != 3:
+        raise UserError(f"Expected an image shape (C, H, W), got {tuple(image_shape)}.")
+    num_levels = check_argument(NumLevels, "num_levels", num_levels)
+    items = [] if isinstance(items, Picture) else [*items]
+    if not items or not all(isinstance(item, Picture) for item in items):
+        raise UserError("Expected a list of at least one path or Pillow image. Pass [image].")
+    sources = [item if isinstance(item, Image.Image) else Path(item) for item in items]
+    names = [f"image {i}" if isinstance(x, Image.Image) else str(x) for i, x in enumerate(sources)]
+    levels = [
+        convert_image(source, name, tuple(image_shape), num_levels, resize)
+        for source, name in zip(sources, names, strict=True)
+    ]
+    return torch.stack(levels)
 
 
 def _mode_of(image_shape: tuple[int, ...]) -> str:

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from ebm_app.data.cache import decode, map_images
 from ebm_app.data.folder import digest_files, is_image, list_files, load_folder
-from ebm_app.data.inputs import as_images
-from ebm_app.data.pictures import ToPixels
+from ebm_app.data.pictures import ToPixels, to_pixels
 from ebm_app.data.splits import SPLITS, Labelled, split_by_name
-from ebm_app.data.tables import Columns, Row, load_hub, read_rows
+from ebm_app.data.tables import BY_TYPE, Columns, Row, load_hub, read_rows
 from ebm_app.utils.errors import UserError
 
 #: Names of data sets of files begin with these
@@ -93,8 +92,10 @@ def read_parquet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     once."""
 
     def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
-        images, labels, *_ = as_images(load_hub(str(folder))[split])
-        return images.numpy(), {"labels": labels.tolist()}
+        rows, *_ = read_rows({"train": load_hub(str(folder))[split]}, BY_TYPE)
+        names, labels = [row.name for row in rows], [row.label for row in rows]
+        images, _ = decode(lambda index: rows[index].read(to_pixels), names)
+        return images, {"labels": labels}
 
     folder = folder.absolute()
     images, about = map_images(cache_key("parquet", digest_files(folder), split), read)

@@ -22,10 +22,10 @@ class UserError(ValueError):
 
     >>> from ebm_app import EBM, UserError
     >>> try:
-    ...     EBM.from_pretrained("digits").log_prob([])
+    ...     EBM.from_pretrained("digits").log_prob(["a.png"])
     ... except UserError as error:
     ...     print(error)
-    Expected at least one image, got shape (0,).
+    Expected a tensor or array (N, 1, 8, 8), got list. Read image files with ebm_app.read_images.
     """
 
     def __init__(self, message: str) -> None:

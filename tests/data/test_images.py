@@ -1,4 +1,4 @@
-"""Named data sets, Python objects and Hugging Face data sets: splits, labels, mistakes."""
+"""Named data sets: splits, labels, mistakes."""
 
 import pickle
 from unittest.mock import Mock
@@ -15,8 +15,7 @@ from sklearn.datasets import load_digits
 from torchvision import datasets
 
 from ebm_app import train
-from ebm_app.data.images import DATASETS, ImageData, image_digest, load_images
-from ebm_app.data.inputs import as_images
+from ebm_app.data.images import DATASETS, image_digest, load_images
 
 SPLITS = ("train", "validation", "test")
 CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
@@ -132,42 +131,6 @@ def test_unknown_names_and_resolutions_are_user_errors():
     assert "folder:PATH" in error_of(load_images, "folder:")
 
 
-PIXELS = np.random.RandomState(0).randint(0, 256, (60, 8, 8, 3)).astype(np.uint8)
-TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
-PICTURES = [Image.fromarray(each) for each in PIXELS]
-LABELS = torch.arange(60) % 3
-
-
-class Pairs(torch.utils.data.Dataset):
-    """A torch data set of pairs (image, label)."""
-
-    def __len__(self):
-        return len(PIXELS)
-
-    def __getitem__(self, number):
-        if number >= len(PIXELS):
-            raise IndexError
-        return PICTURES[number], int(LABELS[number])
-
-
-def hub():
-    kinds = {"picture": ImageFeature(), "kind": ClassLabel(names=["a", "b", "c"])}
-    columns = {"picture": PICTURES, "kind": LABELS.tolist()}
-    return Dataset.from_dict(columns, features=Features(kinds))
-
-
-def test_python_objects_give_the_same_images():
-    for given, labelled in ((PIXELS, False), (TENSOR, False), (PICTURES, False), (Pairs(), True)):
-        images, labels, *_ = as_images(given)
-        assert torch.equal(images, TENSOR)
-        assert torch.equal(labels, LABELS) if labelled else labels is None
-        ours, plain = (ImageData.from_tensors(x, None, 256).train for x in (given, TENSOR))
-        assert torch.equal(ours, plain)
-    images, labels, _, names = as_images(hub())
-    assert torch.equal(images, TENSOR) and torch.equal(labels, LABELS)
-    assert names == ("a", "b", "c")
-
-
 @pytest.mark.process
 def test_training_on_mapped_images_equals_training_in_memory(tmp_path, image_folder):
     data, runs = load_images(f"folder:{image_folder}"), [tmp_path / "mapped", tmp_path / "memory"]
@@ -175,9 +138,3 @@ def test_training_on_mapped_images_equals_training_in_memory(tmp_path, image_fol
         train(images, run, max_train_steps=4, **SMALL)
     assert image_digest(data.train) != image_digest(data.train.flip(0))
     assert equal_tensors(*map(weights_of, runs))
-
-
-def test_ambiguous_and_mixed_shapes_are_user_errors():
-    both, mixed = np.zeros((4, 3, 8, 3), np.uint8), [*PICTURES[:3], PICTURES[0].resize((4, 8))]
-    assert "channels first or last" in error_of(as_images, both)
-    assert "'image 3' is 4x8" in error_of(as_images, mixed)

@@ -11,12 +11,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from ebm_app import train
 from ebm_app.data import cache, pictures
 from ebm_app.data.images import load_images
-from ebm_app.data.inputs import as_images
 from ebm_app.data.pictures import read_image
-from ebm_app.data.tables import Columns
 
 PIXELS = np.random.RandomState(0).randint(0, 256, (60, 8, 8, 3)).astype(np.uint8)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
@@ -91,10 +88,6 @@ def test_image_column_is_chosen_if_there_are_two(tmp_path):
     assert load_images(name, image_column="conditioning_image").image_shape == (1, 8, 8)
     assert "no image column 'x'" in error_of(load_images, name, image_column="x")
     assert "fixed columns" in error_of(load_images, "digits", label_column="x")
-    two = table(a=GREY, b=PICTURES)
-    assert "2 image columns" in error_of(as_images, two)
-    assert torch.equal(as_images(two, columns=Columns("b")).images, TENSOR)
-    assert "no image column 'c'" in error_of(train, two, tmp_path / "run", image_column="c")
 
 
 def test_label_column_is_chosen_if_there_are_two(tmp_path):
@@ -116,12 +109,13 @@ def test_label_column_is_chosen_if_there_are_two(tmp_path):
         (["10", "2", "0"], ("0", "2", "10")),
         (["bee", "ant", None], ("ant", "bee")),
         ([5, -1, 7], ("5", "7")),
+        ([5, -2, 7], ("5", "7")),
     ],
 )
 def test_label_values_become_classes(tmp_path, values, names):
     data = load_images(saved(tmp_path / "one", table(image=PICTURES, label=values * 20)))
     assert data.class_names == names
-    assert labels_of(data) == [None if v in (None, -1) else str(v) for v in values] * 20
+    assert labels_of(data) == [None if v in (None, -1, -2) else str(v) for v in values] * 20
 
 
 def test_classes_of_splits_are_matched_by_name(tmp_path):
@@ -208,7 +202,6 @@ def test_split_without_readable_images_is_refused(tmp_path):
     (tmp_path / "test" / "0.png").write_text("no image")
     message = error_of(load_images, f"folder:{tmp_path}", skip_bad=True)
     assert f"Split test of '{tmp_path}' has no images" in message
-    assert "at least one" in error_of(as_images, table(picture=PICTURES).select([]))
 
 
 @pytest.fixture
@@ -253,20 +246,3 @@ def test_cache_without_space_is_refused(tmp_path, reads, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert "Set XDG_CACHE_HOME" in error_of(load_images, name)
-
-
-def test_one_colour_image_makes_an_array_rgb():
-    images = as_images([*GREY[:5], PICTURES[5]]).images
-    assert images.shape == (6, 3, 8, 8) and torch.equal(images[5], TENSOR[5])
-    assert (images[:5] == images[:5, :1]).all()
-    assert as_images(GREY).images.shape == (60, 1, 8, 8)
-
-
-def test_negative_labels_are_unknown():
-    data = table(image=GREY, label=[-2, *range(2), *[-1] * 57])
-    images, labels, _, names = as_images(data)
-    assert names == ("0", "1") and labels[:4].tolist() == [-1, 0, 1, -1]
-
-
-def test_labels_of_pairs_are_integers():
-    assert "labels" in error_of(as_images, [(picture, "cat") for picture in GREY])
