@@ -65,7 +65,6 @@ class ImageFileFlags:
         "centre-crop and resize images, and convert them to the colour and levels of the model",
         False,
     )
-    skip_bad: bool = setting("skip image files that cannot be used", False)
 
 
 def parse(

@@ -85,7 +85,6 @@ def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Tensor]":
         args.data_root,
         args.download,
         args.resize,
-        args.skip_bad,
         args.image_column,
         args.label_column,
     )

@@ -31,59 +31,45 @@ BLOCK, NUM_PER_CALL = 1024, 16
 def decode(
     read: Callable[[int], Tensor],
     names: Sequence[str],
-    skip_bad: bool = False,
     cache: Path | None = None,
-) -> tuple[np.ndarray, list[int]]:
+) -> np.ndarray:
     """Decode images into one array.
 
     Args:
         read: returns the image with an index as uint8 (C, H, W), C = 1 or 3.
         names: names of the N images in error messages.
-        skip_bad: skip images for which ``read`` raises a ``UserError``.
         cache: folder of a temporary file for the array. None keeps it in memory.
 
     Returns:
-        The K images, uint8 (K, C, H, W), and their indices. C = 1 if all images are grey.
-        Otherwise, grey images become RGB.
+        The images, uint8 (N, C, H, W). C = 1 if all images are grey. Otherwise, grey images become
+        RGB.
 
     Raises:
-        UserError: if the images differ in size, or an image is bad and not skipped.
+        UserError: if the images differ in size, or an image cannot be read.
     """
-    array, kept, channels = np.empty((0, 1, 0, 0), np.uint8), [], 1
+    array, channels = np.empty((0, 1, 0, 0), np.uint8), 1
     images = tqdm(_read_all(read, len(names)), "decode images", len(names), leave=False, delay=2)
     for index, image in enumerate(images):
-        if isinstance(image, UserError):
-            if skip_bad:
-                continue
-            raise image
-        if not kept:
+        if not index:
             array = _allocate((len(names), 3, *image.shape[1:]), cache)
         elif image.shape[1:] != array.shape[2:]:
             height, width = array.shape[2:]
             raise UserError(
-                f"Images differ in size: '{names[kept[0]]}' is {width}x{height} and "
+                f"Images differ in size: '{names[0]}' is {width}x{height} and "
                 f"'{names[index]}' is {image.shape[2]}x{image.shape[1]}. Resize them to NxN "
                 "with --resolution N."
             )
-        array[len(kept)] = image.numpy()
+        array[index] = image.numpy()
         channels = max(channels, len(image))
-        kept.append(index)
-    return array[: len(kept), :channels], kept
+    return array[:, :channels]
 
 
-def _read_all(read: Callable[[int], Tensor], num: int) -> Iterator[Tensor | UserError]:
-    """Iterate over images 0..num - 1, or the errors of those that cannot be read."""
-
-    def read_or_error(index: int) -> Tensor | UserError:
-        try:
-            return read(index)
-        except UserError as error:
-            return error
-
+def _read_all(read: Callable[[int], Tensor], num: int) -> Iterator[Tensor]:
+    """Iterate over images 0..num - 1."""
     with ThreadPool(NUM_THREADS) as pool:
         for start in range(0, num, BLOCK):
             block = range(start, min(start + BLOCK, num))
-            yield from pool.map(read_or_error, block, NUM_PER_CALL)
+            yield from pool.map(read, block, NUM_PER_CALL)
 
 
 def map_images(

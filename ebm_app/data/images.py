@@ -38,7 +38,6 @@ TEXTS = {
     "held_out": "Splits held out by name",
     "unused": "Splits that are not used",
     "classes": "Classes",
-    "bad": "Skipped images",
 }
 
 
@@ -78,7 +77,7 @@ class ImageData:
         return cls(name, num_levels, *images, **options)
 
     def summary(self) -> dict[str, Any]:
-        """Return a summary of the images read and skipped, as JSON data."""
+        """Return a summary of the images, as JSON data."""
         sizes = {split: len(self.split(split)) for split in SPLITS}
         summary = {"name": self.name, "shape": self.image_shape, "splits": sizes, **self.report}
         if self.class_names:
@@ -221,7 +220,6 @@ def load_images(
     resolution: int | None = None,
     form: ImageFormat | None = None,
     resize: bool = False,
-    skip_bad: bool = False,
     image_column: str | None = None,
     label_column: str | None = None,
 ) -> ImageData:
@@ -239,7 +237,6 @@ def load_images(
         resolution: side in pixels to which images of a folder are resized.
         form, resize: image format of a model that images of a folder must have, and whether they
             are converted to it, see ``convert_image``.
-        skip_bad: skip files of a folder that are not readable images.
         image_column, label_column: columns of a Hugging Face data set or of metadata.csv. Default:
             the only column of images, and of the type ClassLabel or with the name "label".
 
@@ -260,7 +257,7 @@ def load_images(
     columns = Columns(image_column, label_column)
     if name.startswith((FOLDER, HUB)):
         conversion = [resolution, form and image_format(form), resize]
-        splits, report = read_files(name, convert, conversion, columns, skip_bad)
+        splits, report = read_files(name, convert, conversion, columns)
         if form is None:
             warn_of_unused_levels(splits["train"].images, num_levels)
         return ImageData.from_splits(name, num_levels, splits, report)

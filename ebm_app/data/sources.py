@@ -24,7 +24,7 @@ CACHE_VERSION = 1
 
 
 def read_files(
-    name: str, convert: ToPixels, conversion: Any, columns: Columns, skip_bad: bool
+    name: str, convert: ToPixels, conversion: Any, columns: Columns
 ) -> tuple[dict[str, Labelled], dict[str, Any]]:
     """Read the splits of a folder or a Hugging Face data set. Missing splits are held out from the
     training images by their names.
@@ -34,10 +34,9 @@ def read_files(
         convert: converts an image to uint8 (C, H, W).
         conversion: identifies ``convert``, as JSON data.
         columns: columns of images and labels.
-        skip_bad: skip files that cannot be used.
 
     Returns:
-        The splits by name, and a report of what was read and skipped, as JSON data.
+        The splits by name, and a report of what was read, as JSON data.
 
     Raises:
         UserError: for a data set that cannot be read, ambiguous splits or columns, an unusable
@@ -53,27 +52,23 @@ def read_files(
         state = [dataset._fingerprint for dataset in load_hub(path).values()]
 
     def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
-        bad = []
         if kind == "folder":
             names = [file for file in list_files(folder) if is_image(file)]
             rows, classes, report = read_rows(load_folder(folder, names), columns, folder)
-            rows, bad = drop_unlisted(rows, names, skip_bad)
+            check_listed(rows, names)
         else:
             rows, classes, report = read_rows(load_hub(path), columns)
         rows, report["held_out"] = hold_out(rows)
         names = [row.name for row in rows]
-        pixels, kept = decode(lambda index: rows[index].read(convert), names, skip_bad, cache)
-        report["bad"] = bad + [names[index] for index in sorted({*range(len(rows))} - {*kept})]
-        about = {"rows": [rows[index][:3] for index in kept], "classes": classes, "report": report}
+        pixels = decode(lambda index: rows[index].read(convert), names, cache)
+        about = {"rows": [row[:3] for row in rows], "classes": classes, "report": report}
         return pixels, about
 
-    key = cache_key(kind, state, conversion, columns, skip_bad)
+    key = cache_key(kind, state, conversion, columns)
     images, about = map_images(key, read)
     splits, start = {}, 0
     for split in SPLITS:
         own = [row[1:] for row in about["rows"] if row[0] == split]
-        if not own:
-            raise UserError(f"Split {split} of '{path}' has no images. Add images.")
         names, labels = map(list, zip(*own, strict=True))
         labels = None if None in labels else torch.tensor(labels)
         part = images[start : start + len(own)]
@@ -94,7 +89,7 @@ def read_parquet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
         rows, *_ = read_rows({"train": load_hub(str(folder))[split]}, BY_TYPE)
         names, labels = [row.name for row in rows], [row.label for row in rows]
-        images, _ = decode(lambda index: rows[index].read(to_pixels), names)
+        images = decode(lambda index: rows[index].read(to_pixels), names)
         return images, {"labels": labels}
 
     folder = folder.absolute()
@@ -102,23 +97,14 @@ def read_parquet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     return images, torch.tensor(about["labels"])
 
 
-def drop_unlisted(
-    rows: Sequence[Row], names: Sequence[str], skip_bad: bool
-) -> tuple[list[Row], list[str]]:
-    """Return the rows of images with known names, and the names of the other images.
-
-    Raises:
-        UserError: without ``skip_bad``, if there are others, such as images in a folder "__name",
-            which the package ``datasets`` ignores, or in a zip file, which it reads.
-    """
-    known = set(names)
-    others = sorted(known ^ {row.name for row in rows})
-    if others and not skip_bad:
+def check_listed(rows: Sequence[Row], names: Sequence[str]) -> None:
+    """Raise a UserError if the images are not those with the names, as with images in a folder
+    "__name", which the package ``datasets`` ignores, or in a zip file, which it reads."""
+    if others := sorted({*names} ^ {row.name for row in rows}):
         raise UserError(
             f"The image '{others[0]}' is not read, because of its format or its folder. Rename it "
-            "or move it out of the data set, or add --skip_bad to skip it."
+            "or move it out of the data set."
         )
-    return [row for row in rows if row.name in known], others
 
 
 def hold_out(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:

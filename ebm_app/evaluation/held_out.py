@@ -27,7 +27,6 @@ def images_for(
     data_root: str = "data",
     download: bool = False,
     resize: bool = False,
-    skip_bad: bool = False,
     image_column: str | None = None,
     label_column: str | None = None,
 ) -> ImageData:
@@ -36,7 +35,6 @@ def images_for(
     Args:
         resize: convert the images of a folder or a Hugging Face data set to the format of the
             model, see ``convert_image``, as is the model's own data set.
-        skip_bad: leave out files of a folder that cannot be read as images.
         image_column, label_column: as for ``load_images``.
 
     Raises:
@@ -53,7 +51,6 @@ def images_for(
         download,
         form=config,
         resize=resize or dataset == config.dataset,
-        skip_bad=skip_bad,
         image_column=image_column,
         label_column=label_column,
     )

@@ -54,7 +54,7 @@ OWN += ("device", "expect_processes")
 #: Fields that may differ from the recorded run on a resume, since they do not affect the weights
 FREE = frozenset(
     "checkpointing_steps checkpoints_total_limit logging_steps report_to validation_steps "
-    "num_preview_images num_nodes gradient_checkpointing data_root download skip_bad flow "
+    "num_preview_images num_nodes gradient_checkpointing data_root download flow "
     "init_from".split()
 )
 #: Fields that split a batch. They may change on a resume: a step only depends on the total.
@@ -69,7 +69,6 @@ class SourceFlags:
 
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     download: bool = setting("download the data set if it is missing", False)
-    skip_bad: bool = setting("skip files of a folder that are not readable images", False)
     image_column: str | None = setting("column of images, if a data set has several", None)
     label_column: str | None = setting("column of labels, if a data set has several", None)
 
@@ -94,7 +93,6 @@ class DataFlags(SourceFlags):
             self.data_root,
             self.download,
             self.resolution,
-            skip_bad=self.skip_bad,
             image_column=self.image_column,
             label_column=self.label_column,
         )

@@ -59,7 +59,7 @@ from ebm_app.utils.registry import choose
 #: standard deviation of 1 / 78 of a bin
 UNIFORM_T_MARGIN = 5e-9
 #: Settings of the command line that ``train`` does not use
-COMMAND_LINE = ("config", "data_root", "download", "dry_run", "resolution", "skip_bad")
+COMMAND_LINE = ("config", "data_root", "download", "dry_run", "resolution")
 COMMAND_LINE += ("image_column", "label_column")
 #: Valid values of settings that name a class or function
 NAMES = {

@@ -137,7 +137,7 @@ def test_classes_of_splits_are_matched_by_name(tmp_path):
     assert "no image column" in error_of(load_images, saved(tmp_path / "two", parts))
 
 
-def test_bad_image_of_a_table_is_named_or_skipped(tmp_path):
+def test_bad_image_of_a_table_is_named(tmp_path):
     column = [{"bytes": (b"x" if row == 7 else None), "path": None} for row in range(60)]
     for row, picture in enumerate(PICTURES):
         if row != 7:
@@ -147,8 +147,7 @@ def test_bad_image_of_a_table_is_named_or_skipped(tmp_path):
     made = Dataset.from_dict({"image": column}, features=Features({"image": ImageFeature()}))
     name = saved(tmp_path / "one", made)
     assert "'image 7'" in error_of(load_images, name)
-    data = load_images(name, skip_bad=True)
-    assert sum(map(len, data.names)) == 58 and data.report["bad"] == ["image 7", "image 9"]
+    assert "'image 1' is missing" in error_of(load_images, saved(tmp_path / "two", made.skip(8)))
 
 
 def fill(folder, classes=("ant", "bee"), pictures=PICTURES):
@@ -178,8 +177,6 @@ def test_names_may_have_any_characters_that_datasets_reads(tmp_path):
 def test_images_that_datasets_ignores_are_refused(tmp_path):
     fill(tmp_path, ["ant", "bee", "cat", "dog", "__background__"])
     assert "__background__/14.png'" in error_of(load_images, f"folder:{tmp_path}")
-    data = load_images(f"folder:{tmp_path}", skip_bad=True)
-    assert sum(map(len, data.names)) == 48 and len(data.report["bad"]) == 12
 
 
 def test_metadata_file_has_the_labels_of_a_folder(tmp_path):
@@ -194,14 +191,6 @@ def test_metadata_file_has_the_labels_of_a_folder(tmp_path):
     assert data.class_names == ("a", "b") and "0.png" in sum(data.names, [])
     (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *rows[1:]]))
     assert "'0.png' is not read" in error_of(load_images, f"folder:{tmp_path}")
-
-
-def test_split_without_readable_images_is_refused(tmp_path):
-    fill(tmp_path, ["train", "val"])
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "0.png").write_text("no image")
-    message = error_of(load_images, f"folder:{tmp_path}", skip_bad=True)
-    assert f"Split test of '{tmp_path}' has no images" in message
 
 
 @pytest.fixture
