@@ -16,7 +16,6 @@ from ebm_app.data.levels import (
     NUM_VALUES,
     ImageFormat,
     checked_levels,
-    image_format,
     to_display,
 )
 from ebm_app.data.named import ALIASES, DATASETS
@@ -256,8 +255,7 @@ def load_images(
         convert = partial(convert_image, **options)
     columns = Columns(image_column, label_column)
     if name.startswith((FOLDER, HUB)):
-        conversion = [resolution, form and image_format(form), resize]
-        splits, report = read_files(name, convert, conversion, columns)
+        splits, report = read_files(name, convert, columns)
         if form is None:
             warn_of_unused_levels(splits["train"].images, num_levels)
         return ImageData.from_splits(name, num_levels, splits, report)

@@ -1,17 +1,14 @@
 """Images from folders and Hugging Face data sets."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from ebm_app.data.cache import decode, map_images
-from ebm_app.data.folder import digest_files, is_image, list_files, load_folder
+from ebm_app.data.folder import is_image, list_files, load_folder
 from ebm_app.data.pictures import ToPixels, to_pixels
 from ebm_app.data.splits import SPLITS, Labelled, split_by_name
 from ebm_app.data.tables import BY_TYPE, Columns, Row, load_hub, read_rows
@@ -19,12 +16,10 @@ from ebm_app.utils.errors import UserError
 
 #: Names of data sets of files begin with these
 FOLDER, HUB = "folder:", "hf:"
-#: Version of the cached images. Increase it if reading, splits or labels change
-CACHE_VERSION = 1
 
 
 def read_files(
-    name: str, convert: ToPixels, conversion: Any, columns: Columns
+    name: str, convert: ToPixels, columns: Columns
 ) -> tuple[dict[str, Labelled], dict[str, Any]]:
     """Read the splits of a folder or a Hugging Face data set. Missing splits are held out from the
     training images by their names.
@@ -32,7 +27,6 @@ def read_files(
     Args:
         name: "folder:PATH" or "hf:NAME", see ``load_folder`` and ``load_hub``.
         convert: converts an image to uint8 (C, H, W).
-        conversion: identifies ``convert``, as JSON data.
         columns: columns of images and labels.
 
     Returns:
@@ -43,58 +37,54 @@ def read_files(
             image, and too few images.
     """
     kind, path = name.split(":", 1)
-    folder = Path(path).expanduser().absolute()
-    if folder.is_dir():
-        state = digest_files(folder)
-    elif kind == "folder":
-        raise UserError(f"Folder '{path}' does not exist. Check the path after 'folder:'.")
+    if kind == "folder":
+        folder = Path(path).expanduser().absolute()
+        if not folder.is_dir():
+            raise UserError(f"Folder '{path}' does not exist. Check the path after 'folder:'.")
+        names = [file for file in list_files(folder) if is_image(file)]
+        rows, classes, report = read_rows(load_folder(folder, names), columns, folder)
+        check_listed(rows, names)
     else:
-        state = [dataset._fingerprint for dataset in load_hub(path).values()]
-
-    def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
-        if kind == "folder":
-            names = [file for file in list_files(folder) if is_image(file)]
-            rows, classes, report = read_rows(load_folder(folder, names), columns, folder)
-            check_listed(rows, names)
-        else:
-            rows, classes, report = read_rows(load_hub(path), columns)
-        rows, report["held_out"] = hold_out(rows)
-        names = [row.name for row in rows]
-        pixels = decode(lambda index: rows[index].read(convert), names, cache)
-        about = {"rows": [row[:3] for row in rows], "classes": classes, "report": report}
-        return pixels, about
-
-    key = cache_key(kind, state, conversion, columns)
-    images, about = map_images(key, read)
-    splits, start = {}, 0
+        rows, classes, report = read_rows(load_hub(path), columns)
+    rows, report["held_out"] = hold_out(rows)
+    images, splits, start = decode(rows, convert), {}, 0
     for split in SPLITS:
-        own = [row[1:] for row in about["rows"] if row[0] == split]
-        names, labels = map(list, zip(*own, strict=True))
+        own = [row for row in rows if row.split == split]
+        names, labels = [row.name for row in own], [row.label for row in own]
         labels = None if None in labels else torch.tensor(labels)
-        part = images[start : start + len(own)]
-        splits[split] = Labelled(part, labels, names, tuple(about["classes"]))
+        splits[split] = Labelled(images[start : start + len(own)], labels, names, classes)
         start += len(own)
-    return splits, about["report"]
-
-
-def cache_key(*options: Any) -> str:
-    """Return the key of cached images that were read with options, JSON data."""
-    return hashlib.sha256(json.dumps([CACHE_VERSION, *options]).encode()).hexdigest()[:32]
+    return splits, report
 
 
 def read_parquet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
-    """Return levels (N, C, H, W) and labels (N,) of a split of Parquet files, which are decoded
-    once."""
+    """Return levels (N, C, H, W) and labels (N,) of a split of Parquet files."""
+    rows, *_ = read_rows({"train": load_hub(str(folder))[split]}, BY_TYPE)
+    return decode(rows, to_pixels), torch.tensor([row.label for row in rows])
 
-    def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
-        rows, *_ = read_rows({"train": load_hub(str(folder))[split]}, BY_TYPE)
-        names, labels = [row.name for row in rows], [row.label for row in rows]
-        images = decode(lambda index: rows[index].read(to_pixels), names)
-        return images, {"labels": labels}
 
-    folder = folder.absolute()
-    images, about = map_images(cache_key("parquet", digest_files(folder), split), read)
-    return images, torch.tensor(about["labels"])
+def decode(rows: Sequence[Row], convert: ToPixels) -> Tensor:
+    """Return the images of rows, uint8 (N, C, H, W). C = 1 if all are grey. Otherwise, grey images
+    become RGB.
+
+    Raises:
+        UserError: if the images differ in size, or an image cannot be read.
+    """
+    images = torch.empty(0)
+    for index, row in enumerate(tqdm(rows, "decode images", leave=False, delay=2)):
+        image = row.read(convert)
+        if not index:
+            images = torch.empty(len(rows), *image.shape, dtype=torch.uint8)
+        elif image.shape[1:] != images.shape[2:]:
+            height, width = images.shape[2:]
+            raise UserError(
+                f"Images differ in size: '{rows[0].name}' is {width}x{height} and '{row.name}' is "
+                f"{image.shape[2]}x{image.shape[1]}. Resize them to NxN with --resolution N."
+            )
+        if len(image) > images.shape[1]:  # the first colour image
+            images = images.repeat(1, 3, 1, 1)
+        images[index] = image
+    return images
 
 
 def check_listed(rows: Sequence[Row], names: Sequence[str]) -> None:

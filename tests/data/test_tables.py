@@ -1,7 +1,6 @@
-"""Columns, labels and splits of Hugging Face data sets and metadata files, and mapped images."""
+"""Columns, labels and splits of Hugging Face data sets and metadata files."""
 
 import os
-from multiprocessing.pool import ThreadPool
 
 import numpy as np
 import pytest
@@ -11,9 +10,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from ebm_app.data import cache, pictures
 from ebm_app.data.images import load_images
-from ebm_app.data.pictures import read_image
 
 PIXELS = np.random.RandomState(0).randint(0, 256, (60, 8, 8, 3)).astype(np.uint8)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
@@ -191,47 +188,3 @@ def test_metadata_file_has_the_labels_of_a_folder(tmp_path):
     assert data.class_names == ("a", "b") and "0.png" in sum(data.names, [])
     (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *rows[1:]]))
     assert "'0.png' is not read" in error_of(load_images, f"folder:{tmp_path}")
-
-
-@pytest.fixture
-def reads(monkeypatch, tmp_path):
-    """Return the files read, with an empty cache."""
-    files = []
-    monkeypatch.setattr(
-        pictures, "read_image", lambda *file: files.append(file) or read_image(*file)
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return files
-
-
-def test_images_are_decoded_once(tmp_path, reads):
-    name = f"folder:{fill(tmp_path / 'images')}"
-    with ThreadPool(3) as pool:  # also by several processes
-        first, *others = pool.map(load_images, [name] * 3)
-    assert len(reads) == 60
-    for data in others:
-        assert torch.equal(data.train, first.train) and data.names == first.names
-        assert torch.equal(data.labels[0], first.labels[0]) and data.report == first.report
-    expected = first.train.clone()
-    first.train[:] = 0  # not in the file
-    assert torch.equal(load_images(name).train, expected) and len(reads) == 60
-    load_images(name, resolution=4)
-    assert len(reads) == 120
-    os.utime(tmp_path / "images" / "ant" / "0.png")
-    load_images(name)
-    assert len(reads) == 180
-
-
-def test_cache_without_space_is_refused(tmp_path, reads, monkeypatch):
-    name = f"folder:{fill(tmp_path / 'images')}"
-
-    def fail(*args):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cache.os, "posix_fallocate", fail)
-        message = error_of(load_images, name)
-        assert "No space left on device. Set XDG_CACHE_HOME" in message
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert "Set XDG_CACHE_HOME" in error_of(load_images, name)
