@@ -9,14 +9,13 @@ machine.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import psutil
 
 from ebm_app.cli.command_line import parse, wants_help, without_help
 from ebm_app.config import without_removed
@@ -77,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 def seconds_since_start() -> float:
     """Return the age of this process in seconds."""
-    return time.time() - psutil.Process().create_time()
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def load(config: Train, flags: Train) -> "tuple[ImageData, Flow | None]":

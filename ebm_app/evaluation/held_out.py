@@ -92,7 +92,7 @@ def examples(folder: Path, config: EBMConfig, data_root: str) -> list[Image.Imag
         return [read_image(file) for file in files]
     try:  # only named data sets are read, not folders
         data = images_for(config, choose("data set", config.dataset, DATASETS), data_root)
-    except UserError:
+    except (UserError, ModuleNotFoundError):  # of an extra
         return []
     images = to_display(data.test[:NUM_EXAMPLES], config.num_levels)
     return [to_pil(image_grid(image, EXAMPLE_PIXELS)) for image in images.split(1)]

@@ -69,7 +69,8 @@ class Likelihood(NamedTuple):
         )
 
     def to_frame(self) -> "DataFrame":
-        """Return a data frame of log_prob, bits_per_dim and error, with a row per image."""
+        """Return a data frame of log_prob, bits_per_dim and error, with a row per image. Needs the
+        extra ``tables``."""
         from pandas import DataFrame  # takes half a second to import
 
         names = ("log_prob", "bits_per_dim", "error")

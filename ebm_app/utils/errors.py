@@ -52,7 +52,8 @@ class Interrupted(Exception):
 
 
 #: Optional package -> extra that installs it
-EXTRAS = {"gradio": "ui", "matplotlib": "plots", "zuko": "spline"}
+EXTRAS = {"datasets": "hub", "gradio": "ui", "matplotlib": "plots", "pandas": "tables"}
+EXTRAS |= {"zuko": "spline"}
 
 
 def user_message(error: Exception) -> str | None:
