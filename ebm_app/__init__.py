@@ -3,9 +3,9 @@
 ``EBM`` is an energy-based model of images, and ``train`` trains it. ``Flow`` is a normalising flow
 whose latent space an ``EBM`` can use. ``CTSMRatio`` and ``ClassifierRatio`` estimate the log
 density ratio of two samples, and ``mutual_information`` the dependence of paired rows.
-``quantise`` rounds images to grey levels. ``UserError`` is the error of invalid input. ``PATHS``,
-``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` list the options by name. Each module states its
-equations.
+``read_images`` reads image files, and ``quantise`` rounds images to grey levels. ``UserError`` is
+the error of invalid input. ``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` list the
+options by name. Each module states its equations.
 """
 
 from importlib import import_module
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ebm_app.data.levels import quantise
+    from ebm_app.data.pictures import read_images
     from ebm_app.ebm import EBM
     from ebm_app.flow import Flow
     from ebm_app.likelihood import ESTIMATORS
@@ -42,6 +43,7 @@ HOMES = {
     "UserError": "utils.errors",
     "mutual_information": "ratios.information",
     "quantise": "data.levels",
+    "read_images": "data.pictures",
     "train": "training.ebm",
 }
 

@@ -9,14 +9,13 @@ from torch import Tensor
 
 from ebm_app.config import EBMConfig, ImageShape, PathConfig
 from ebm_app.data.labels import Labels, labels_of_images, labels_of_samples
-from ebm_app.data.levels import quantise_samples
+from ebm_app.data.levels import checked_levels, quantise_samples
 from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
 from ebm_app.likelihood import Estimator, make_estimator, name_of
 from ebm_app.likelihood.bits import (
     NUM_COMPARED,
     Likelihood,
     batches,
-    checked_levels,
     images_per_batch,
     warn_of_disagreement,
 )

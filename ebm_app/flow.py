@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ebm_app.config import FORMAT_VERSION, ImageShape
-from ebm_app.data.levels import dequantise, quantise_samples
+from ebm_app.data.levels import checked_levels, dequantise, quantise_samples
 from ebm_app.folders import FLOW
-from ebm_app.likelihood.bits import Likelihood, checked_levels, likelihood_of
+from ebm_app.likelihood.bits import Likelihood, likelihood_of
 from ebm_app.likelihood.noise import noise_for
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.pretrained import PretrainedModel

@@ -20,7 +20,7 @@ from torch import Tensor
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse, run_script
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
-from ebm_app.data.pictures import convert_image, to_pil
+from ebm_app.data.pictures import read_images, to_pil
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.fields import AtLeastTwo, Count, configuration, setting
 from ebm_app.utils.files import save_figure
@@ -111,7 +111,7 @@ def images_of(dataset: str, num: int, config: EBMConfig, data_root: str) -> Tens
     """Return the first test images of a data set as levels (N, C, H, W) of a model."""
     images = load_images(dataset, data_root).test[:num].permute(0, 2, 3, 1)
     pictures = map(to_pil, images.numpy())
-    return torch.stack([convert_image(x, dataset, config, ("resize", "rgb")) for x in pictures])
+    return read_images(pictures, config.image_shape, config.num_levels, resize=True)
 
 
 def fit_other_detectors(images: Tensor, seed: int) -> dict[str, Callable[[Tensor], np.ndarray]]:

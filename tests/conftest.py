@@ -104,12 +104,6 @@ def equal_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) 
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def image_cache(tmp_path_factory) -> None:
-    """Write decoded images to a temporary folder."""
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-
-
 @pytest.fixture
 def float64() -> None:
     torch.set_default_dtype(torch.float64)

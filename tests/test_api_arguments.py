@@ -18,14 +18,13 @@ IMAGES = LEVELS / 16
 STEPS = {"num_steps": 2}
 NOT_IMAGES = {
     "flat": IMAGES.flatten(),
-    "ragged": [[1.0], [1.0, 2.0]],
+    "list": IMAGES.tolist(),
     "nan": IMAGES * torch.nan,
     "size": torch.zeros(2, 1, 16, 16),
     "channels": torch.zeros(2, 3, 8, 8),
     "levels": torch.full((2, 1, 8, 8), 0.3),
 }
 SAME_IMAGES = {
-    "list": IMAGES.tolist(),
     "big-endian": IMAGES.double().numpy().astype(">f8"),
     "reversed": IMAGES.flip(3).numpy()[..., ::-1],
     "levels": LEVELS.numpy().astype(np.uint8),

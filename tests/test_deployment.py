@@ -58,8 +58,7 @@ def test_image_pins_its_base_and_all_packages():
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    for requirement in map(
-        Requirement, [*project["dependencies"], *extras["plots"], *extras["ui"]]
-    ):
+    names = [*extras["plots"], *extras["tables"], *extras["ui"]]
+    for requirement in map(Requirement, [*project["dependencies"], *names]):
         if requirement.name != "ebm_app":
             assert requirement.specifier.contains(pins[requirement.name.replace("_", "-")])

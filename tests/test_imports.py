@@ -1,11 +1,13 @@
-"""``--help`` does not import slow packages, and models load in threads."""
+"""``--help`` does not import slow packages, models load in threads, and extras are optional."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 
-from conftest import ROOT
+import numpy as np
+from conftest import ENVIRONMENT, ROOT, TINY, write_mnist
 
 #: Packages that take half a second or more to import.
 SLOW = "diffusers gradio matplotlib pandas sklearn torchvision".split()
@@ -49,3 +51,64 @@ def test_models_load_in_threads():
         "list(ThreadPoolExecutor(6).map(EBM.from_pretrained, ['digits'] * 6))"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+#: Runs commands, given as JSON, without the packages of the extras "hub" and "tables".
+BASE = """
+import json, sys
+from importlib.machinery import PathFinder
+
+class Base(PathFinder):
+    @classmethod
+    def find_spec(cls, name, *args):
+        is_extra = name.partition(".")[0] in ("datasets", "pandas", "pyarrow")
+        return None if is_extra else super().find_spec(name, *args)
+
+sys.meta_path[:] = [Base if finder is PathFinder else finder for finder in sys.meta_path]
+from ebm_app.cli.__main__ import main
+codes = []
+for sys.argv in json.loads(sys.argv[1]):
+    codes.append(main())
+print(json.dumps(codes))
+"""
+
+
+def run_base(folder, *commands):
+    words = [["ebm", *map(str, command)] for command in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", BASE, json.dumps(words)],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_base_install_trains_scores_and_samples(tmp_path, image_folder):
+    write_mnist(tmp_path / "data" / "MNIST" / "raw")
+    steps = [*TINY, "--max_train_steps", 2]
+    codes, printed = run_base(
+        tmp_path,
+        ["train", "--dataset", "digits", "--output_dir", "run", *steps],
+        ["train", "--dataset", "mnist", "--output_dir", "mnist", *steps],
+        ["bpd", "run", "--limit", 2, "--repeats", 1],
+        ["sample", "run", "--num_images", 2],
+        ["score", "digits", image_folder, "--resize", "--repeats", 2, "--output", "scores.csv"],
+    )
+    assert codes == [0] * 5, printed
+
+
+def test_missing_package_names_its_extra(tmp_path, image_folder):
+    (tmp_path / "data" / "cifar10").mkdir(parents=True)
+    (tmp_path / "data" / "cifar10" / "train.parquet").touch()
+    np.save(tmp_path / "x.npy", np.zeros((9, 2)))
+    names = {"cifar10": "hub", f"folder:{image_folder}": "hub", "hf:mnist": "hub"}
+    commands = [["train", "--dataset", name, "--output_dir", "run"] for name in names]
+    commands.append(["ratio", "--x0", "x.npy", "--x1", "x.npy", "--output_dir", "ratio"])
+    codes, printed = run_base(tmp_path, *commands)
+    assert codes == [2] * 4
+    extras = re.findall(
+        r"error: \w+ is not installed. Run pip install 'ebm_app\[(\w+)\]'", printed
+    )
+    assert extras == [*names.values(), "tables"]

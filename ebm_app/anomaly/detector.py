@@ -19,15 +19,13 @@ from ebm_app.anomaly.scores import (
     fit_scores,
     mahalanobis_scores,
 )
-from ebm_app.data.inputs import is_array
+from ebm_app.data.levels import checked_levels
 from ebm_app.ebm import EBM
 from ebm_app.folders import find_folder
-from ebm_app.likelihood.bits import checked_levels
 from ebm_app.pretrained import fingerprint
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Fraction, PathArgument, check_argument
 from ebm_app.utils.files import read_json, read_tensors, report_damage, write_json, write_tensors
-from ebm_app.utils.tensors import as_tensor
 
 FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
 #: Min distinct images to fit a detector
@@ -264,9 +262,8 @@ def to_model_levels(ebm: EBM, images: Any) -> Tensor:
         UserError: if the shape or the values do not match the model.
     """
     config = ebm.config
-    images = as_tensor(images, "images") if is_array(images) else images
     if (
-        isinstance(images, Tensor)
+        isinstance(images, Tensor | np.ndarray)
         and images.ndim == 2
         and images.shape[1] == math.prod(config.image_shape)
     ):

@@ -7,9 +7,9 @@ ebm anomaly runs/detector photos
 anomaly.csv has one row per image, sorted by p-value: file, p_value, and whether the image is
 unusual (yes or no). The fraction --alpha of ordinary images is flagged. maps/ has each
 unusual image next to its anomaly map, which is white where the image is most unusual. Images must
-have the size, channels and grey levels of the model, or be converted with the flags --resize,
---grayscale, --rgb and --round_levels. --fit fits a detector to ordinary images and saves it with
-the model; images in a second folder are then tested with it.
+have the size, channels and grey levels of the model, or be converted with --resize. --fit fits a
+detector to ordinary images and saves it with the model; images in a second folder are then tested
+with it.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,6 @@ from tqdm.auto import tqdm
 from ebm_app.cli.command_line import CommonFlags, ImageFileFlags, ModelFlag, Positional, parse
 from ebm_app.cli.score import (
     check_folder,
-    converter,
     list_images,
     name_of,
     read_levels,
@@ -85,11 +84,9 @@ def fit(args: Arguments, ebm: "EBM", folder: Path) -> "AnomalyDetector":
     is_new = args.output_dir.resolve() != find_folder(args.model).resolve()
     if is_new and (args.output_dir / CONFIG_FILE).exists():
         raise UserError(f"{args.output_dir} already holds a model. Use another --output_dir.")
-    files, levels, read = list_images(folder), {}, converter(ebm.config, args)
+    files, levels = list_images(folder), {}
     for begin in tqdm(range(0, len(files), BATCH_SIZE), desc="read"):
-        levels |= read_levels(files, begin, BATCH_SIZE, read, args.skip_bad)
-    if not levels:
-        raise UserError(f"No image in '{folder}' could be read. Use another folder.")
+        levels |= read_levels(files, begin, BATCH_SIZE, ebm.config, args)
     detector = AnomalyDetector(ebm).fit(torch.stack([*levels.values()]))
     if is_new:
         ebm.save_pretrained(args.output_dir)
@@ -106,11 +103,8 @@ def examine(args: Arguments, detector: "AnomalyDetector", folder: Path) -> dict[
 
     detector.threshold(args.alpha)  # raises if the detector was fitted to too few images
     files, config, rows = list_images(folder), detector.ebm_.config, []
-    read = converter(config, args)
     for begin in tqdm(range(0, len(files), BATCH_SIZE), desc="anomaly"):
-        levels = read_levels(files, begin, BATCH_SIZE, read, args.skip_bad)
-        if not levels:
-            continue
+        levels = read_levels(files, begin, BATCH_SIZE, config, args)
         findings = detector.examine(torch.stack([*levels.values()]))
         columns = zip(levels.items(), findings.p_value.tolist(), findings.maps, strict=True)
         for (number, image), p_value, excess in columns:
@@ -121,13 +115,10 @@ def examine(args: Arguments, detector: "AnomalyDetector", folder: Path) -> dict[
                 brightness = (torch.from_numpy(excess) / WHITE).clamp(0, 1).expand_as(shown)
                 grid = image_grid(torch.stack([shown, brightness]))
                 save_image(grid, args.output_dir / "maps" / f"{name}.png")
-    if not rows:
-        raise UserError(f"No image in '{folder}' could be read. Use another folder.")
     rows.sort(key=lambda row: row[1])
     write_rows(args.output_dir / "anomaly.csv", rows, "w", COLUMNS)
     return {
         "images": len(rows),
-        "bad": len(files) - len(rows),
         "unusual": sum(row[2] == "yes" for row in rows),
         "alpha": args.alpha,
     }

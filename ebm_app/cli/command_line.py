@@ -52,25 +52,13 @@ class ModelFlag:
 
 
 @configuration(kw_only=True)
-class ConversionFlags:
-    """Flags that convert image files to the size, channels and grey levels of a model."""
-
-    resize: bool = setting("centre-crop and resize images to the size of the model", False)
-    grayscale: bool = setting("convert colour images to grey, for a model of grey images", False)
-    rgb: bool = setting("convert grey images to RGB, for a model of colour images", False)
-    round_levels: bool = setting("round pixels to the grey levels of the model", False)
-
-    def conversions(self) -> list[str]:
-        """Return the names of the enabled conversions."""
-        names = (item.name for item in dataclasses.fields(ConversionFlags))
-        return [name for name in names if getattr(self, name)]
-
-
-@configuration(kw_only=True)
-class ImageFileFlags(ConversionFlags):
+class ImageFileFlags:
     """Flags of a command that reads image files for a model."""
 
-    skip_bad: bool = setting("skip image files that cannot be used", False)
+    resize: bool = setting(
+        "centre-crop and resize images, and convert them to the colour and levels of the model",
+        False,
+    )
 
 
 def parse(

@@ -84,8 +84,7 @@ def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Tensor]":
         args.dataset or ebm.config.dataset,
         args.data_root,
         args.download,
-        args.conversions(),
-        args.skip_bad,
+        args.resize,
         args.image_column,
         args.label_column,
     )

@@ -4,17 +4,14 @@ ebm score digits photos --output scores.csv
 
 The table has one row per image: file, log_prob in nats, its standard error over dequantisation
 draws (stderr) and bits_per_dim. Rows are written after each batch. Images must have the size,
-channels and grey levels of the model, or be converted with the flags --resize, --grayscale, --rgb
-and --round_levels. With --frame, photographs and scans of handwriting are prepared as in the web
-app: the ink is taken from its paper, scaled and centred like the model's digits.
+channels and grey levels of the model, or be converted with --resize.
 """
 
 import csv
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +53,6 @@ class Arguments(CommonFlags, ImageFileFlags, ModelFlag):
         "values in all draws on a CPU, or 2^17 on a GPU",
         None,
     )
-    frame: bool = setting("prepare photographs and scans of handwriting like digits", False)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -72,26 +68,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     files = list_images(args.folder)
     num_dims = math.prod(ebm.config.image_shape) * (args.repeats or CHECKS[0])
-    if args.frame:
-        from ebm_app.evaluation.drawings import levels_of_upload
-
-        read = partial(levels_of_upload, config=ebm.config)
-    else:
-        read = converter(ebm.config, args)
     size, rows = args.batch_size or images_per_batch(num_dims, ebm.device), []
     for begin in tqdm(range(0, len(files), size), desc="score"):
-        images = read_levels(files, begin, size, read, args.skip_bad)
-        if images:
-            names = [name_of(files[number], args.folder) for number in images]
-            batch = [*zip(names, *score(ebm, images, args), strict=True)]
-            write_rows(args.output, batch, "a" if rows else "w")
-            rows += batch
-    if not rows:
-        raise UserError(f"No file in '{args.folder}' could be scored. Use another folder.")
+        images = read_levels(files, begin, size, ebm.config, args)
+        names = [name_of(files[number], args.folder) for number in images]
+        batch = [*zip(names, *score(ebm, images, args), strict=True)]
+        write_rows(args.output, batch, "a" if rows else "w")
+        rows += batch
     return {
         "output": str(args.output),
         "images": len(rows),
-        "bad": len(files) - len(rows),
         "bits_per_dim": sum(row[3] for row in rows) / len(rows),
     }
 
@@ -102,31 +88,15 @@ def check_folder(folder: str | Path) -> None:
         raise UserError(f"'{folder}' is not a folder. Use the path of a folder of images.")
 
 
-def converter(form: "ImageFormat", args: ImageFileFlags) -> Callable[[Path], "Tensor"]:
-    """Return a function that reads a file as levels (C, H, W), converted as the flags allow."""
-    from ebm_app.data.pictures import convert_image  # slow to import
-
-    return lambda file: convert_image(file, str(file), form, args.conversions())
-
-
 def read_levels(
-    files: Sequence[Path],
-    begin: int,
-    num: int,
-    read: Callable[[Path], "Tensor"],
-    skip_bad: bool,
+    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ImageFileFlags
 ) -> "dict[int, Tensor]":
-    """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index. With
-    ``skip_bad``, print the errors of files that cannot be used."""
-    levels = {}
-    for number, file in enumerate(files[begin : begin + num], begin):
-        try:
-            levels[number] = read(file)
-        except UserError as error:
-            if not skip_bad:
-                raise
-            print(f"skipped: {error}", file=sys.stderr)
-    return levels
+    """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index."""
+    from ebm_app.data.pictures import read_images  # slow to import
+
+    chosen = files[begin : begin + num]
+    levels = read_images(chosen, form.image_shape, form.num_levels, args.resize)
+    return dict(enumerate(levels, begin))
 
 
 def list_images(folder: Path) -> list[Path]:

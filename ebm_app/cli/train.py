@@ -9,12 +9,12 @@ prints the settings of the run, its time and its memory on this machine.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ebm_app.cli.command_line import parse, wants_help, without_help
 from ebm_app.training.checkpoint import recorded_run, refuse_to_overwrite
@@ -77,4 +77,5 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 def seconds_since_start() -> float:
     """Return the age of this process in seconds."""
-    return time.time() - psutil.Process().create_time()
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -53,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         name,
         config.data_root,
         config.download,
-        skip_bad=config.skip_bad,
         image_column=config.image_column,
         label_column=config.label_column,
     )

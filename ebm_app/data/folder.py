@@ -6,7 +6,6 @@ Ignores folders in ``SYSTEM``, and files and folders whose names begin with a do
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,15 +44,6 @@ def list_files(folder: Path) -> list[str]:
 def is_image(name: str) -> bool:
     """Whether a file has the suffix of an image."""
     return os.path.splitext(name)[1].lower() in EXTENSIONS
-
-
-def digest_files(folder: Path) -> str:
-    """Return a digest of the paths, sizes and modification times of the files in a folder."""
-    digest = hashlib.sha256(os.fsencode(folder))
-    for name in list_files(folder):
-        status = os.stat(folder / name)
-        digest.update(os.fsencode(f"{name} {status.st_size} {status.st_mtime_ns}\n"))
-    return digest.hexdigest()
 
 
 def load_folder(folder: Path, names: Sequence[str]) -> dict[str, Dataset]:

@@ -1,7 +1,7 @@
 """Image data sets of integer grey levels, by the names of ``--dataset``."""
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.inputs import as_images, is_hub_dataset
-from ebm_app.data.levels import NUM_VALUES, ImageFormat, image_format, to_display
+from ebm_app.data.levels import (
+    NUM_VALUES,
+    ImageFormat,
+    checked_levels,
+    to_display,
+)
 from ebm_app.data.named import ALIASES, DATASETS
 from ebm_app.data.pictures import convert_image, to_pixels
 from ebm_app.data.sources import FOLDER, HUB, read_files
@@ -32,7 +36,6 @@ TEXTS = {
     "held_out": "Splits held out by name",
     "unused": "Splits that are not used",
     "classes": "Classes",
-    "bad": "Skipped images",
 }
 
 
@@ -72,7 +75,7 @@ class ImageData:
         return cls(name, num_levels, *images, **options)
 
     def summary(self) -> dict[str, Any]:
-        """Return a summary of the images read and skipped, as JSON data."""
+        """Return a summary of the images, as JSON data."""
         sizes = {split: len(self.split(split)) for split in SPLITS}
         summary = {"name": self.name, "shape": self.image_shape, "splits": sizes, **self.report}
         if self.class_names:
@@ -102,43 +105,38 @@ class ImageData:
     @classmethod
     def from_tensors(
         cls,
-        images: Any,
-        validation: Any,
+        images: Tensor | np.ndarray,
+        validation: Tensor | np.ndarray | None,
         num_levels: int,
         name: str = "images",
         labels: Tensor | None = None,
-        columns: Columns = BY_TYPE,
     ) -> Self:
-        """Build a data set from images as accepted by ``as_images``.
+        """Build a data set from images (N, C, H, W), see ``checked_levels``.
 
         The validation images are also the test split. If ``validation`` is None, a random
         tenth of ``images`` is held out. Otherwise, validation labels are -1 (unknown).
 
         Raises:
-            UserError: for images that ``as_images`` refuses, fewer than 3 images, or labels that
-                are not one integer per image.
+            UserError: as in ``checked_levels``, for fewer than 3 images, and for labels that are
+                not one integer per image.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
-        if columns != BY_TYPE and not is_hub_dataset(images):
-            raise UserError("Only a Hugging Face data set has columns. Leave out their names.")
-        lowest = -1 if labels is None else 0  # in a data set, -1 is an unknown label
-        images, own, _, class_names = as_images(images, num_levels, columns=columns)
-        labels, class_names = (own, class_names) if labels is None else (labels, ())
+        images = checked_levels(images, None, num_levels).cpu()
         if labels is not None:
             labels = as_tensor(labels, "labels")
             is_integer = not (labels.is_floating_point() or labels.is_complex())
-            if labels.shape != images.shape[:1] or not is_integer or (labels < lowest).any():
+            if labels.shape != images.shape[:1] or not is_integer or (labels < 0).any():
                 raise UserError(
                     f"Expected {len(images)} non-negative integer labels, one per image, got "
                     f"{labels.dtype} of shape {tuple(labels.shape)}."
                 )
             labels = labels.long().cpu()
-        train = Labelled(images.cpu(), labels, None, class_names)
+        train = Labelled(images, labels)
         if validation is None:
             train, held_out = _hold_out(train)
         else:
             shape = tuple(images.shape[1:])
-            others = as_images(validation, num_levels, shape, columns).images.cpu()
+            others = checked_levels(validation, shape, num_levels).cpu()
             unknown = None if labels is None else torch.full((len(others),), -1)
             held_out = Labelled(others, unknown)
         warn_of_unused_levels(train.images, num_levels)
@@ -195,9 +193,9 @@ def _hold_out(data: Labelled) -> tuple[Labelled, Labelled]:
         raise UserError(f"Expected at least 3 images, got {num}. Add images.")
     # RandomState is stable across versions of numpy
     order = torch.from_numpy(np.random.RandomState(0).permutation(num))
-    images, labels, _, class_names = data
+    images, labels, *_ = data
     train, held_out = (
-        Labelled(images[rows], None if labels is None else labels[rows], None, class_names)
+        Labelled(images[rows], None if labels is None else labels[rows])
         for rows in order.tensor_split([-max(2, num // 10)])
     )
     return train, held_out
@@ -209,8 +207,7 @@ def load_images(
     download: bool = False,
     resolution: int | None = None,
     form: ImageFormat | None = None,
-    allowed: Collection[str] = (),
-    skip_bad: bool = False,
+    resize: bool = False,
     image_column: str | None = None,
     label_column: str | None = None,
 ) -> ImageData:
@@ -226,15 +223,14 @@ def load_images(
         data_root: folder of the files of mnist, fashion_mnist and cifar10. Default: "data".
         download: download these files if they are missing.
         resolution: side in pixels to which images of a folder are resized.
-        form, allowed: image format of a model, to which images of a folder are converted instead
-            of ``resolution``, and allowed conversions, see ``convert_image``.
-        skip_bad: skip files of a folder that are not readable images.
+        form, resize: image format of a model that images of a folder must have, and whether they
+            are converted to it, see ``convert_image``.
         image_column, label_column: columns of a Hugging Face data set or of metadata.csv. Default:
             the only column of images, and of the type ClassLabel or with the name "label".
 
     Raises:
         UserError: for an unknown name, missing or damaged files, a failed download, a resolution
-            or column for a named data set, images that need a conversion that is not allowed, and
+            or column for a named data set, images that need a conversion without ``resize``, and
             ambiguous splits or columns.
     """
     name = check_argument(str, "name", name)
@@ -243,11 +239,12 @@ def load_images(
         raise UserError("'folder:' has no path. Use folder:PATH.")
     num_levels, convert = NUM_VALUES, partial(to_pixels, resolution=resolution)
     if check_argument(ImageFormat | None, "form", form) is not None:
-        num_levels, convert = form.num_levels, partial(convert_image, form=form, allowed=allowed)
+        num_levels = form.num_levels
+        options = {"image_shape": form.image_shape, "num_levels": num_levels, "resize": resize}
+        convert = partial(convert_image, **options)
     columns = Columns(image_column, label_column)
     if name.startswith((FOLDER, HUB)):
-        conversion = [resolution, form and image_format(form), sorted(allowed)]
-        splits, report = read_files(name, convert, conversion, columns, skip_bad)
+        splits, report = read_files(name, convert, columns)
         if form is None:
             warn_of_unused_levels(splits["train"].images, num_levels)
         return ImageData.from_splits(name, num_levels, splits, report)

@@ -13,6 +13,7 @@ and ``to_levels`` display values to levels. Their composition is the identity.
 
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,6 +93,48 @@ def quantise_samples(x: Tensor, num_levels: int) -> Tensor:
 def to_display(levels: Tensor, num_levels: int) -> Tensor:
     """Return display values k / (L - 1) in [0, 1] for levels k: ``(*) -> (*)``."""
     return levels / (num_levels - 1)
+
+
+def checked_levels(
+    images: Tensor | np.ndarray, image_shape: tuple[int, ...] | None, num_levels: int
+) -> Tensor:
+    """Return the grey levels of a user's images, uint8 (N, C, H, W).
+
+    Args:
+        images: (N, C, H, W), uint8 levels or floats level / (L - 1) in [0, 1].
+        image_shape: shape (C, H, W) of the images of a model. None for images of any shape.
+        num_levels: number L of grey levels.
+
+    Raises:
+        UserError: for images of another type or shape, and as in ``to_levels``.
+    """
+    expected = ", ".join(map(str, ("N", *(image_shape or "CHW"))))
+    if not isinstance(images, Tensor | np.ndarray):
+        raise UserError(
+            f"Expected a tensor or array ({expected}), got {type(images).__name__}. Read image "
+            "files with ebm_app.read_images."
+        )
+    permute = "permute" if isinstance(images, Tensor) else "transpose"
+    images = as_tensor(images, "images")
+    shape, advice = tuple(images.shape), "Pass images of this shape."
+    if not images.numel():
+        advice = "Pass at least one image."
+    elif len(shape) == 3:
+        advice = "Add an axis: images[None] for one image, or images[:, None] for grey images."
+    elif len(shape) == 4 and _are_channels_last(shape[1:], image_shape):
+        advice = f"Move channels first with images.{permute}(0, 3, 1, 2)."
+    elif len(shape) == 4 and image_shape in (None, shape[1:]):
+        return to_levels(images, num_levels)
+    raise UserError(f"Expected images of shape ({expected}), got {shape}. {advice}")
+
+
+def _are_channels_last(shape: tuple[int, ...], image_shape: tuple[int, ...] | None) -> bool:
+    """Whether the shape of an image is (H, W, C), for (C, H, W) of a model, or, without a model,
+    if only the last axis can be 1 to 4 channels."""
+    height, width, channels = shape
+    if image_shape is None:
+        return channels <= 4 < min(height, width)
+    return shape != image_shape == (channels, height, width)
 
 
 def to_levels(images: Any, num_levels: int) -> Tensor:

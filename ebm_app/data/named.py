@@ -52,6 +52,8 @@ class Source:
                 raise ValueError(f"{train.shape} training and {test.shape} test images")
             if (len(train), len(test)) != (len(labels), len(test_labels)):
                 raise ValueError("expected one label per image")
+        except ModuleNotFoundError:  # of an extra
+            raise
         except Exception as error:  # torchvision raises many exception types
             raise UserError(
                 f"Cannot read {self.name} in '{root}' ({error}). Copy its files there, "

@@ -5,8 +5,9 @@ Orientation tags are applied; colour profiles are not.
 
 import io
 import math
+import os
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ebm_app.data.levels import ImageFormat, to_display
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.files import open_file, replace_file
 
 #: Pillow's decoders, selected by file content, not by name
@@ -26,6 +28,8 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 DEEP = "The image '{}' has more than 8 bits per channel. Save it as 8-bit."
 #: Path or content of an image file, or a Pillow image
 Source = Path | BinaryIO | Image.Image
+#: Path of an image file, or a Pillow image
+Picture = str | os.PathLike | Image.Image
 #: (image, name in error messages) -> uint8 (C, H, W)
 ToPixels = Callable[[Source, str], Tensor]
 
@@ -102,23 +106,6 @@ def to_pixels(item: Source, name: str, resolution: int | None = None) -> Tensor:
     return _pixels_of(image)
 
 
-def to_exact_levels(item: Source, name: str, num_levels: int) -> Tensor:
-    """Convert an image whose pixels are the 8-bit values of levels, as in saved samples, to these
-    levels, uint8 (C, H, W).
-
-    Raises:
-        UserError: for other pixels, and an image that cannot be read.
-    """
-    pixels = _pixels_of(read_image(item, name))
-    levels, is_exact = nearest_levels(pixels, num_levels)
-    if not is_exact:
-        raise UserError(
-            f"'{name}' has pixels other than the 8-bit values of {num_levels} levels, "
-            f"255 k / {num_levels - 1}. Pass its levels as an array."
-        )
-    return levels
-
-
 def _pixels_of(image: Image.Image) -> Tensor:
     """Return the pixels of a grey or RGB image, uint8 (C, H, W)."""
     pixels = torch.from_numpy(np.array(image))
@@ -126,46 +113,75 @@ def _pixels_of(image: Image.Image) -> Tensor:
 
 
 def convert_image(
-    item: Source, name: str, form: ImageFormat, allowed: Collection[str] = ()
+    item: Source, name: str, image_shape: tuple[int, ...], num_levels: int, resize: bool = False
 ) -> Tensor:
     """Convert an image to the levels of a model, uint8 (C, H, W).
 
-    Images are resized as in ``to_pixels``. Pixels must be the 8-bit values of the model's levels,
-    as in saved samples; "round_levels" allows other pixels.
-
     Args:
-        form: image format of the model.
-        allowed: allowed conversions, of "resize", "grayscale", "rgb" and "round_levels".
+        image_shape, num_levels: shape (C, H, W) and number of levels of the model's images.
+        resize: centre-crop and resize the image as in ``to_pixels``, convert it to grey or RGB,
+            and round its pixels to the levels.
 
     Raises:
-        UserError: if the image needs a conversion that is not allowed.
+        UserError: without ``resize``, for an image of another size or colour, and for pixels other
+            than the 8-bit values of the levels, as in saved samples.
     """
-    mode, size = _mode_of(form), form.image_shape[:0:-1]
+    mode, size = _mode_of(image_shape), image_shape[:0:-1]
     image = read_image(item, name)
-    width, height, own_mode, needed = *image.size, image.mode, []
-    if own_mode != mode:
-        needed.append("grayscale" if mode == "L" else "rgb")
-        image = image.convert(mode)
-    if image.size != size:
-        needed.append("resize")
-        image = ImageOps.fit(image, size, method=Image.Resampling.BILINEAR)
-    pixels = _pixels_of(image)
-    levels, is_exact = nearest_levels(pixels, form.num_levels)
-    if not is_exact:
-        needed.append("round_levels")
-    if missing := [flag for flag in needed if flag not in allowed]:
+    if resize:
+        image = ImageOps.fit(image.convert(mode), size, method=Image.Resampling.BILINEAR)
+    levels, is_exact = nearest_levels(_pixels_of(image), num_levels)
+    if not resize and (image.mode, image.size, is_exact) != (mode, size, True):
         kinds = {"L": "grey", "RGB": "RGB"}
+        width, height = image.size
         raise UserError(
-            f"The image '{name}' is {width}x{height} {kinds[own_mode]}, but the model expects "
-            f"{size[0]}x{size[1]} {kinds[mode]} with {form.num_levels} levels. Convert it with "
-            f"{' '.join(f'--{flag}' for flag in missing)}."
+            f"The image '{name}' is {width}x{height} {kinds[image.mode]}, but the model expects "
+            f"{size[0]}x{size[1]} {kinds[mode]} with {num_levels} levels. Enable resize to "
+            "convert it."
         )
     return levels
 
 
-def _mode_of(form: ImageFormat) -> str:
-    """Return Pillow's mode of a model's images."""
-    channels = form.image_shape[0]
+def read_images(
+    items: Iterable[Picture],
+    image_shape: tuple[int, int, int],
+    num_levels: int,
+    resize: bool = False,
+) -> Tensor:
+    """Read image files as the grey levels of a model, uint8 (N, C, H, W).
+
+    >>> photo = Image.new("RGB", (640, 480))
+    >>> read_images([photo], (1, 8, 8), num_levels=17, resize=True).shape
+    torch.Size([1, 1, 8, 8])
+
+    Args:
+        items: paths of image files, or Pillow images.
+        image_shape, num_levels: as in the ``config`` of the model.
+        resize: centre-crop and resize images, and convert them to the colour and levels of the
+            model. Without it, pixels are the 8-bit values of the levels, as in saved samples.
+
+    Raises:
+        UserError: for an image that cannot be read, and, without ``resize``, for one of another
+            size, colour or levels.
+    """
+    if len(image_shape) != 3:
+        raise UserError(f"Expected an image shape (C, H, W), got {tuple(image_shape)}.")
+    num_levels = check_argument(NumLevels, "num_levels", num_levels)
+    items = [] if isinstance(items, Picture) else [*items]
+    if not items or not all(isinstance(item, Picture) for item in items):
+        raise UserError("Expected a list of at least one path or Pillow image. Pass [image].")
+    sources = [item if isinstance(item, Image.Image) else Path(item) for item in items]
+    names = [f"image {i}" if isinstance(x, Image.Image) else str(x) for i, x in enumerate(sources)]
+    levels = [
+        convert_image(source, name, tuple(image_shape), num_levels, resize)
+        for source, name in zip(sources, names, strict=True)
+    ]
+    return torch.stack(levels)
+
+
+def _mode_of(image_shape: tuple[int, ...]) -> str:
+    """Return Pillow's mode of images (C, H, W) of a model."""
+    channels = image_shape[0]
     if channels not in (1, 3):
         raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
     return "L" if channels == 1 else "RGB"
@@ -186,7 +202,7 @@ def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
     The image is centre-cropped to the aspect ratio and resized by area averaging.
     """
     image = ImageOps.fit(
-        image.convert(_mode_of(form)), form.image_shape[:0:-1], Image.Resampling.BOX
+        image.convert(_mode_of(form.image_shape)), form.image_shape[:0:-1], Image.Resampling.BOX
     )
     levels, _ = nearest_levels(_pixels_of(image), form.num_levels)
     return to_display(levels, form.num_levels).unsqueeze(0)

@@ -1,31 +1,25 @@
 """Images from folders and Hugging Face data sets."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from ebm_app.data.cache import decode, map_images
-from ebm_app.data.folder import digest_files, is_image, list_files, load_folder
-from ebm_app.data.inputs import as_images
-from ebm_app.data.pictures import ToPixels
+from ebm_app.data.folder import is_image, list_files, load_folder
+from ebm_app.data.pictures import ToPixels, to_pixels
 from ebm_app.data.splits import SPLITS, Labelled, split_by_name
-from ebm_app.data.tables import Columns, Row, load_hub, read_rows
+from ebm_app.data.tables import BY_TYPE, Columns, Row, load_hub, read_rows
 from ebm_app.utils.errors import UserError
 
 #: Names of data sets of files begin with these
 FOLDER, HUB = "folder:", "hf:"
-#: Version of the cached images. Increase it if reading, splits or labels change
-CACHE_VERSION = 1
 
 
 def read_files(
-    name: str, convert: ToPixels, conversion: Any, columns: Columns, skip_bad: bool
+    name: str, convert: ToPixels, columns: Columns
 ) -> tuple[dict[str, Labelled], dict[str, Any]]:
     """Read the splits of a folder or a Hugging Face data set. Missing splits are held out from the
     training images by their names.
@@ -33,91 +27,74 @@ def read_files(
     Args:
         name: "folder:PATH" or "hf:NAME", see ``load_folder`` and ``load_hub``.
         convert: converts an image to uint8 (C, H, W).
-        conversion: identifies ``convert``, as JSON data.
         columns: columns of images and labels.
-        skip_bad: skip files that cannot be used.
 
     Returns:
-        The splits by name, and a report of what was read and skipped, as JSON data.
+        The splits by name, and a report of what was read, as JSON data.
 
     Raises:
         UserError: for a data set that cannot be read, ambiguous splits or columns, an unusable
             image, and too few images.
     """
     kind, path = name.split(":", 1)
-    folder = Path(path).expanduser().absolute()
-    if folder.is_dir():
-        state = digest_files(folder)
-    elif kind == "folder":
-        raise UserError(f"Folder '{path}' does not exist. Check the path after 'folder:'.")
+    if kind == "folder":
+        folder = Path(path).expanduser().absolute()
+        if not folder.is_dir():
+            raise UserError(f"Folder '{path}' does not exist. Check the path after 'folder:'.")
+        names = [file for file in list_files(folder) if is_image(file)]
+        rows, classes, report = read_rows(load_folder(folder, names), columns, folder)
+        check_listed(rows, names)
     else:
-        state = [dataset._fingerprint for dataset in load_hub(path).values()]
-
-    def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
-        bad = []
-        if kind == "folder":
-            names = [file for file in list_files(folder) if is_image(file)]
-            rows, classes, report = read_rows(load_folder(folder, names), columns, folder)
-            rows, bad = drop_unlisted(rows, names, skip_bad)
-        else:
-            rows, classes, report = read_rows(load_hub(path), columns)
-        rows, report["held_out"] = hold_out(rows)
-        names = [row.name for row in rows]
-        pixels, kept = decode(lambda index: rows[index].read(convert), names, skip_bad, cache)
-        report["bad"] = bad + [names[index] for index in sorted({*range(len(rows))} - {*kept})]
-        about = {"rows": [rows[index][:3] for index in kept], "classes": classes, "report": report}
-        return pixels, about
-
-    key = cache_key(kind, state, conversion, columns, skip_bad)
-    images, about = map_images(key, read)
-    splits, start = {}, 0
+        rows, classes, report = read_rows(load_hub(path), columns)
+    rows, report["held_out"] = hold_out(rows)
+    images, splits, start = decode(rows, convert), {}, 0
     for split in SPLITS:
-        own = [row[1:] for row in about["rows"] if row[0] == split]
-        if not own:
-            raise UserError(f"Split {split} of '{path}' has no images. Add images.")
-        names, labels = map(list, zip(*own, strict=True))
+        own = [row for row in rows if row.split == split]
+        names, labels = [row.name for row in own], [row.label for row in own]
         labels = None if None in labels else torch.tensor(labels)
-        part = images[start : start + len(own)]
-        splits[split] = Labelled(part, labels, names, tuple(about["classes"]))
+        splits[split] = Labelled(images[start : start + len(own)], labels, names, classes)
         start += len(own)
-    return splits, about["report"]
-
-
-def cache_key(*options: Any) -> str:
-    """Return the key of cached images that were read with options, JSON data."""
-    return hashlib.sha256(json.dumps([CACHE_VERSION, *options]).encode()).hexdigest()[:32]
+    return splits, report
 
 
 def read_parquet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
-    """Return levels (N, C, H, W) and labels (N,) of a split of Parquet files, which are decoded
-    once."""
-
-    def read(cache: Path) -> tuple[np.ndarray, dict[str, Any]]:
-        images, labels, *_ = as_images(load_hub(str(folder))[split])
-        return images.numpy(), {"labels": labels.tolist()}
-
-    folder = folder.absolute()
-    images, about = map_images(cache_key("parquet", digest_files(folder), split), read)
-    return images, torch.tensor(about["labels"])
+    """Return levels (N, C, H, W) and labels (N,) of a split of Parquet files."""
+    rows, *_ = read_rows({"train": load_hub(str(folder))[split]}, BY_TYPE)
+    return decode(rows, to_pixels), torch.tensor([row.label for row in rows])
 
 
-def drop_unlisted(
-    rows: Sequence[Row], names: Sequence[str], skip_bad: bool
-) -> tuple[list[Row], list[str]]:
-    """Return the rows of images with known names, and the names of the other images.
+def decode(rows: Sequence[Row], convert: ToPixels) -> Tensor:
+    """Return the images of rows, uint8 (N, C, H, W). C = 1 if all are grey. Otherwise, grey images
+    become RGB.
 
     Raises:
-        UserError: without ``skip_bad``, if there are others, such as images in a folder "__name",
-            which the package ``datasets`` ignores, or in a zip file, which it reads.
+        UserError: if the images differ in size, or an image cannot be read.
     """
-    known = set(names)
-    others = sorted(known ^ {row.name for row in rows})
-    if others and not skip_bad:
+    images = torch.empty(0)
+    for index, row in enumerate(tqdm(rows, "decode images", leave=False, delay=2)):
+        image = row.read(convert)
+        if not index:
+            images = torch.empty(len(rows), *image.shape, dtype=torch.uint8)
+        elif image.shape[1:] != images.shape[2:]:
+            height, width = images.shape[2:]
+            raise UserError(
+                f"Images differ in size: '{rows[0].name}' is {width}x{height} and '{row.name}' is "
+                f"{image.shape[2]}x{image.shape[1]}. Resize them to NxN with --resolution N."
+            )
+        if len(image) > images.shape[1]:  # the first colour image
+            images = images.repeat(1, 3, 1, 1)
+        images[index] = image
+    return images
+
+
+def check_listed(rows: Sequence[Row], names: Sequence[str]) -> None:
+    """Raise a UserError if the images are not those with the names, as with images in a folder
+    "__name", which the package ``datasets`` ignores, or in a zip file, which it reads."""
+    if others := sorted({*names} ^ {row.name for row in rows}):
         raise UserError(
             f"The image '{others[0]}' is not read, because of its format or its folder. Rename it "
-            "or move it out of the data set, or add --skip_bad to skip it."
+            "or move it out of the data set."
         )
-    return [row for row in rows if row.name in known], others
 
 
 def hold_out(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:

@@ -13,7 +13,6 @@ from PIL import Image, ImageChops, ImageOps
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.levels import to_levels
 from ebm_app.data.pictures import prepare_image, to_pil, to_uint8
 from ebm_app.evaluation.handwriting import find_ink
 from ebm_app.utils.errors import UserError
@@ -101,11 +100,6 @@ def read_upload(
         if num_faint >= MIN_FAINT:
             notes.append(COMPRESSED)
     return image, notes
-
-
-def levels_of_upload(path: Path, config: EBMConfig) -> Tensor:
-    """Return an image file as levels of a model, uint8 (C, H, W), see ``read_upload``."""
-    return to_levels(read_upload(path, config)[0], config.num_levels)[0]
 
 
 def fits(whole: Image.Image, config: EBMConfig) -> bool:

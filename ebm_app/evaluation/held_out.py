@@ -1,6 +1,5 @@
 """Held-out images of a model's own data set, and other data sets for a model."""
 
-from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -14,8 +13,6 @@ from ebm_app.data.pictures import image_grid, prepare_image, read_image, to_pil
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
-#: Conversions applied in training: resizing to ``--resolution``, and grey files to colour
-AS_IN_TRAINING = ("resize", "rgb")
 #: File name and number of the example images in a model's folder
 EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10
 #: Grid of samples in a model's folder
@@ -29,17 +26,15 @@ def images_for(
     dataset: str,
     data_root: str = "data",
     download: bool = False,
-    allowed: Collection[str] = (),
-    skip_bad: bool = False,
+    resize: bool = False,
     image_column: str | None = None,
     label_column: str | None = None,
 ) -> ImageData:
     """Load a data set for a model.
 
     Args:
-        allowed: conversions that may be applied to the images of a folder or a Hugging Face data
-            set, see ``convert_image``. The model's own data set is converted as in training.
-        skip_bad: leave out files of a folder that cannot be read as images.
+        resize: convert the images of a folder or a Hugging Face data set to the format of the
+            model, see ``convert_image``, as is the model's own data set.
         image_column, label_column: as for ``load_images``.
 
     Raises:
@@ -50,14 +45,12 @@ def images_for(
             f"The data set '{dataset}' of this model cannot be loaded by name. Choose a data set, "
             "for example --dataset folder:PATH."
         )
-    own = AS_IN_TRAINING if dataset == config.dataset else ()
     data = load_images(
         dataset,
         data_root,
         download,
         form=config,
-        allowed=[*allowed, *own],
-        skip_bad=skip_bad,
+        resize=resize or dataset == config.dataset,
         image_column=image_column,
         label_column=label_column,
     )
@@ -99,7 +92,7 @@ def examples(folder: Path, config: EBMConfig, data_root: str) -> list[Image.Imag
         return [read_image(file) for file in files]
     try:  # only named data sets are read, not folders
         data = images_for(config, choose("data set", config.dataset, DATASETS), data_root)
-    except UserError:
+    except (UserError, ModuleNotFoundError):  # of an extra
         return []
     images = to_display(data.test[:NUM_EXAMPLES], config.num_levels)
     return [to_pil(image_grid(image, EXAMPLE_PIXELS)) for image in images.split(1)]

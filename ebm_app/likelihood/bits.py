@@ -12,12 +12,11 @@ estimator computes log p_t(y). A uniform distribution over L levels has log2(L) 
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ebm_app.data.inputs import as_images
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, check_argument
@@ -70,7 +69,8 @@ class Likelihood(NamedTuple):
         )
 
     def to_frame(self) -> "DataFrame":
-        """Return a data frame of log_prob, bits_per_dim and error, with a row per image."""
+        """Return a data frame of log_prob, bits_per_dim and error, with a row per image. Needs the
+        extra ``tables``."""
         from pandas import DataFrame  # takes half a second to import
 
         names = ("log_prob", "bits_per_dim", "error")
@@ -148,8 +148,3 @@ def to_bits_per_dim(log_prob: Tensor, num_dims: int) -> Tensor:
     tensor([8.])
     """
     return -log_prob / (num_dims * math.log(2))
-
-
-def checked_levels(images: Any, image_shape: tuple[int, ...], num_levels: int) -> Tensor:
-    """Return the grey levels of images for a model, uint8 (B, C, H, W), see ``as_images``."""
-    return as_images(images, num_levels, image_shape).images

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.augmentation import NoAugmentation
-from ebm_app.data.cache import move_if_small
 from ebm_app.ebm import EBM
 from ebm_app.objectives.time_sampling import TimeSampler
 from ebm_app.utils.random import RowNoise, make_generator
 from ebm_app.utils.tensors import copy_to
+
+#: Max bytes of training images on a GPU
+MAX_ON_DEVICE = 2**30
 
 
 @lru_cache(maxsize=2)
@@ -50,7 +52,7 @@ class Batches:
         label_dropout: float = 0.0,
     ) -> None:
         self.ebm, self.sampler, self.size, self.seed = ebm, sampler, size, seed
-        self.levels = move_if_small(levels, ebm.device)
+        self.levels = levels if levels.nbytes > MAX_ON_DEVICE else levels.to(ebm.device)
         self.augmentation = augmentation
         self.labels = None if labels is None else labels.to(self.levels.device)
         self.label_dropout = label_dropout

@@ -68,7 +68,6 @@ class SourceFlags:
 
     data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
     download: bool = setting("download the data set if it is missing", False)
-    skip_bad: bool = setting("skip files of a folder that are not readable images", False)
     image_column: str | None = setting("column of images, if a data set has several", None)
     label_column: str | None = setting("column of labels, if a data set has several", None)
 
@@ -93,7 +92,6 @@ class DataFlags(SourceFlags):
             self.data_root,
             self.download,
             self.resolution,
-            skip_bad=self.skip_bad,
             image_column=self.image_column,
             label_column=self.label_column,
         )

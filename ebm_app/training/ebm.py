@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -15,7 +16,6 @@ from ebm_app.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import image_format
-from ebm_app.data.tables import Columns
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, TRAINABLE, Cells
@@ -57,7 +57,8 @@ from ebm_app.utils.registry import choose
 #: standard deviation of 1 / 78 of a bin
 UNIFORM_T_MARGIN = 5e-9
 #: Settings of the command line that ``train`` does not use
-COMMAND_LINE = ("config", "data_root", "download", "dry_run", "resolution", "skip_bad")
+COMMAND_LINE = ("config", "data_root", "download", "dry_run", "resolution")
+COMMAND_LINE += ("image_column", "label_column")
 #: Valid values of settings that name a class or function
 NAMES = {
     "space": SPACES,
@@ -250,9 +251,9 @@ def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
 
 
 def train(
-    images: Any,
+    images: Tensor | np.ndarray,
     output_dir: str | os.PathLike,
-    validation: Any = None,
+    validation: Tensor | np.ndarray | None = None,
     num_levels: int = 256,
     dataset: str = "images",
     flow: Flow | None = None,
@@ -267,10 +268,7 @@ def train(
 
     Args:
         images: (N, C, H, W), uint8 levels 0..num_levels - 1, or floats level / (num_levels - 1)
-            in [0, 1]. Also accepts (N, H, W, C) if no other layout is possible, a list of Pillow
-            images or paths, a ``torch.utils.data.Dataset`` of images or (image, label) pairs, and
-            a ``datasets.Dataset``, see ``ebm_app.data.inputs``. Large data sets are read from disk
-            at every step.
+            in [0, 1]. ``ebm_app.read_images`` reads them from image files.
         output_dir: folder of the run.
         validation: held-out images in the same format. Default: a random tenth of ``images``, at
             least 2.
@@ -279,8 +277,7 @@ def train(
             than "digits" use the recipe for their image size.
         flow: train in the latent space of this flow. Default: that of the ``init_from`` model, if
             any, otherwise the ambient space. A resumed run has the flow of its start.
-        labels: class labels (N,), for a class-conditional model. If ``images`` is a data set with
-            labels, pass classes="all" instead.
+        labels: class labels (N,), for a class-conditional model.
         settings: fields of ``ebm_app.training.config.Train`` except ``COMMAND_LINE``, which
             replace those of the recipe. A resumed run has its recorded settings, except for
             ``device`` and a new length.
@@ -305,8 +302,7 @@ def train(
             raise UserError(f"{name} is a setting of train/ebm.py, not of train(). Leave it out.")
     if labels is not None and settings.get("classes") == "none":
         raise UserError('classes="none" does not use labels. Leave out classes or labels.')
-    columns = Columns(settings.get("image_column"), settings.get("label_column"))
-    data = ImageData.from_tensors(images, validation, num_levels, dataset, labels, columns)
+    data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
     settings = {**settings, "dataset": dataset, "output_dir": folder}
     if labels is not None:
         settings["classes"] = "all"

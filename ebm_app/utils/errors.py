@@ -22,10 +22,10 @@ class UserError(ValueError):
 
     >>> from ebm_app import EBM, UserError
     >>> try:
-    ...     EBM.from_pretrained("digits").log_prob([])
+    ...     EBM.from_pretrained("digits").log_prob(["a.png"])
     ... except UserError as error:
     ...     print(error)
-    Expected at least one image, got shape (0,).
+    Expected a tensor or array (N, 1, 8, 8), got list. Read image files with ebm_app.read_images.
     """
 
     def __init__(self, message: str) -> None:
@@ -52,7 +52,8 @@ class Interrupted(Exception):
 
 
 #: Optional package -> extra that installs it
-EXTRAS = {"gradio": "ui", "matplotlib": "plots", "zuko": "spline"}
+EXTRAS = {"datasets": "hub", "gradio": "ui", "matplotlib": "plots", "pandas": "tables"}
+EXTRAS |= {"zuko": "spline"}
 
 
 def user_message(error: Exception) -> str | None:

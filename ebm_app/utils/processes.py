@@ -7,11 +7,10 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self, TypeVar
 
-import joblib
-import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -84,9 +83,11 @@ def make_accelerator(
             raise UserError(f"{name} of accelerate is not supported. Use --multi_gpu instead.")
     device = resolve_device(device)
     if device == "cpu":
+        from joblib import cpu_count  # of scikit-learn; slow to import
+
         warn_of_missing_processes()
         # torch counts all cores of the machine, also in a container with fewer
-        torch.set_num_threads(min(torch.get_num_threads(), joblib.cpu_count()))
+        torch.set_num_threads(min(torch.get_num_threads(), cpu_count()))
     if mixed_precision is not None:
         mixed_precision = resolve_precision(mixed_precision, device)
         # otherwise the precision of the first Accelerator of a process is kept
@@ -106,8 +107,8 @@ def make_accelerator(
 def warn_of_missing_processes() -> None:
     """Warn, once, if ``accelerate launch --num_processes N`` started one process, as it does on
     CPUs."""
-    launcher = psutil.Process().parent()
-    words = [] if launcher is None else launcher.cmdline()
+    launcher = Path(f"/proc/{os.getppid()}/cmdline")
+    words = launcher.read_text(errors="replace").split("\0") if launcher.exists() else []
     if "launch" not in words or "WORLD_SIZE" in os.environ:
         return
     parser = ArgumentParser(add_help=False)

@@ -41,7 +41,7 @@ SHORT = {
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 20",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/speed.py": "--batch_size 4 --rounds 1",
-    "ebm_app/cli/anomaly.py": "--resize --grayscale --round_levels",
+    "ebm_app/cli/anomaly.py": "--resize",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",

@@ -69,20 +69,17 @@ def test_every_image_has_a_row_for_any_batch_size(capsys, tmp_path):
     rng = np.random.RandomState(0)
     for name in "012":
         save_picture(tmp_path / f"{name}.png", rng.randint(0, 256, (16, 8, 3)))
-    (tmp_path / "bad.png").write_text("no image")
     (tmp_path / "film.gif").write_text("other file")
     flags = ["digits", tmp_path, "--estimator", "time_integral", "--device", "cpu"]
     assert call(score, *flags) == 2
     printed = capsys.readouterr().err
-    assert "--grayscale --resize --round_levels." in printed and "Skipped 1 files" in printed
-    flags += ["--grayscale", "--resize", "--round_levels"]
-    assert call(score, *flags) == 2 and "bad.png" in capsys.readouterr().err
-    flags += ["--skip_bad", "--repeats", 2]
+    assert "Enable resize" in printed and "Skipped 1 files" in printed
+    flags += ["--resize", "--repeats", 2]
     tables = []
     for size in (1, 4):
         output = tmp_path / f"{size}.csv"
         figures = figures_of(score, *flags, "--batch_size", size, "--output", output)
-        assert (figures["images"], figures["bad"]) == (3, 1)
+        assert figures["images"] == 3
         tables.append(list(csv.DictReader(output.open())))
     assert [row["file"] for row in tables[1]] == ["0.png", "1.png", "2.png"]
     for one, row in zip(*tables, strict=True):
@@ -98,7 +95,7 @@ def test_any_file_name_is_scored_and_rows_are_flushed(capsys, tmp_path):
     save_picture(folder / "a.png", np.zeros((8, 8)))
     (folder / "a.png").rename(Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xe9.png")))
     save_picture(folder / "b.png", np.zeros((8, 8)))
-    flags = ["digits", folder, "--round_levels", "--device", "cpu", "--repeats", 2]
+    flags = ["digits", folder, "--resize", "--device", "cpu", "--repeats", 2]
     flags += ["--estimator", "time_integral", "--batch_size", 1, "--output", output]
     assert call(score, *flags) == 0
     names = [row["file"] for row in csv.DictReader(output.open(encoding="utf-8"))]
@@ -121,10 +118,11 @@ def test_anomalies_come_first_in_the_table(capsys, tmp_path):
     save_digits(tmp_path / "images", load_images("digits").validation[:2])
     save_picture(tmp_path / "images" / "b.png", np.eye(8) * 255)
     (tmp_path / "images" / "c.png").write_text("no image")
-    assert call(anomaly, *flags, "--output_dir", out) == 2
-    flags += ["--skip_bad", "--output_dir", out]
+    flags += ["--output_dir", out]
+    assert call(anomaly, *flags) == 2 and "c.png" in capsys.readouterr().err
+    (tmp_path / "images" / "c.png").unlink()
     figures = figures_of(anomaly, *flags)
-    assert (figures["images"], figures["bad"], figures["unusual"]) == (3, 1, 1)
+    assert (figures["images"], figures["unusual"]) == (3, 1)
     rows = list(csv.DictReader((out / "anomaly.csv").open()))
     assert [(row["file"], row["unusual"]) for row in rows[:1]] == [("b.png", "yes")]
     assert [row["unusual"] for row in rows[1:]] == ["no", "no"]

@@ -1,7 +1,6 @@
 """Levels of images, files of another form than a model's, augmentation, and unusual images."""
 
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -70,45 +69,47 @@ def test_to_levels_accepts_only_grid_values_and_levels():
 PHOTO = Image.fromarray(np.random.RandomState(0).randint(0, 256, (20, 30, 3), dtype=np.uint8))
 SMALL = PHOTO.resize((8, 8))
 COLOUR = EBMConfig("folder:photos", (3, 8, 8), 256)
-#: name -> image, configuration, conversions that it needs
+#: name -> image, configuration, words of the error without ``resize``
 CASES = {
-    "another size": (PHOTO, COLOUR, {"resize"}),
-    "colour for grey": (SMALL, EBMConfig("x", (1, 8, 8), 256), {"grayscale"}),
-    "grey for colour": (SMALL.convert("L"), COLOUR, {"rgb"}),
-    "more levels": (SMALL.convert("L"), GREY, {"round_levels"}),
-    "all": (PHOTO, GREY, {"resize", "grayscale", "round_levels"}),
-    "none": (SMALL, COLOUR, set()),
+    "another size": (PHOTO, COLOUR, "30x20 RGB, but the model expects 8x8 RGB with 256 levels"),
+    "colour for grey": (SMALL, EBMConfig("x", (1, 8, 8), 256), "8x8 RGB"),
+    "grey for colour": (SMALL.convert("L"), COLOUR, "8x8 grey, but the model expects 8x8 RGB"),
+    "more levels": (SMALL.convert("L"), GREY, "8x8 grey with 17 levels"),
+    "all": (PHOTO, GREY, "30x20 RGB, but the model expects 8x8 grey with 17 levels"),
 }
 
 
-@pytest.mark.parametrize(("image", "config", "needed"), CASES.values(), ids=CASES.keys())
-def test_exactly_the_needed_conversions_are_named(image, config, needed):
-    levels = convert_image(image, "photo", config, needed)
+@pytest.mark.parametrize(("image", "config", "words"), CASES.values(), ids=CASES.keys())
+def test_images_of_another_format_are_converted_on_request(image, config, words):
+    form = config.image_shape, config.num_levels
+    message = error_of(convert_image, image, "photo", *form)
+    assert "'photo'" in message and words in message and "Enable resize" in message
+    levels = convert_image(image, "photo", *form, resize=True)
     assert levels.shape == config.image_shape and int(levels.max()) < config.num_levels
-    if needed == {"resize"}:  # as for training
+    if config == COLOUR and image is PHOTO:  # as for training
         assert torch.equal(levels, to_pixels(PHOTO, "photo", 8))
-    for num in range(len(needed)):
-        for allowed in combinations(sorted(needed), num):
-            message = error_of(convert_image, image, "photo", config, allowed)
-            flags = {word for word in message.replace(".", "").split() if word.startswith("--")}
-            assert flags == {f"--{name}" for name in needed - {*allowed}}
+
+
+def test_images_of_the_same_format_are_unchanged():
+    for resize in (False, True):
+        levels = convert_image(SMALL, "photo", (3, 8, 8), 256, resize)
+        assert torch.equal(levels, to_pixels(SMALL, "photo"))
 
 
 @pytest.mark.parametrize("num_levels", [2, 17, 255, 256])
 def test_saved_samples_need_no_conversion(num_levels):
     levels = (torch.arange(64).view(1, 8, 8) * 4 % num_levels).byte()
     saved = to_pil(to_uint8(to_display(levels, num_levels)[None])[0])
-    config = EBMConfig("x", (1, 8, 8), num_levels)
-    assert torch.equal(convert_image(saved, "sample", config), levels)
+    assert torch.equal(convert_image(saved, "sample", (1, 8, 8), num_levels), levels)
 
 
-def test_folders_are_converted_only_if_allowed(tmp_path):
+def test_folders_are_converted_on_request(tmp_path):
     for index, pixels in enumerate(np.random.RandomState(0).randint(0, 256, (60, 9, 12, 3))):
         save_picture(tmp_path / f"{index}.png", pixels)
     name = f"folder:{tmp_path}"
     message = error_of(images_for, GREY, name)
-    assert "12x9 RGB" in message and "--grayscale --resize --round_levels" in message
-    data = images_for(GREY, name, allowed=["grayscale", "resize", "round_levels"])
+    assert "12x9 RGB" in message and "Enable resize" in message
+    data = images_for(GREY, name, resize=True)
     assert data.train.shape[1:] == (1, 8, 8) and data.num_levels == 17 and data.train.max() < 17
     own = images_for(EBMConfig(name, (3, 8, 8), 256), name)  # as by --resolution 8
     assert own.image_shape == (3, 8, 8)

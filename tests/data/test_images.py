@@ -1,4 +1,4 @@
-"""Named data sets, Python objects and Hugging Face data sets: splits, labels, mistakes."""
+"""Named data sets: splits, labels, mistakes."""
 
 import pickle
 from unittest.mock import Mock
@@ -7,16 +7,14 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, equal_tensors, error_of, weights_of, write_idx, write_mnist
+from conftest import error_of, write_idx, write_mnist
 from datasets import ClassLabel, Dataset, Features
 from datasets import Image as ImageFeature
 from PIL import Image
 from sklearn.datasets import load_digits
 from torchvision import datasets
 
-from ebm_app import train
-from ebm_app.data.images import DATASETS, ImageData, load_images
-from ebm_app.data.inputs import as_images
+from ebm_app.data.images import DATASETS, load_images
 
 SPLITS = ("train", "validation", "test")
 CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
@@ -107,7 +105,7 @@ def test_cifar_is_not_unpickled_with_another_digest(cifar, monkeypatch):
     assert "cifar10" in error_of(load_images, "cifar10", root)
 
 
-def test_cifar_is_read_from_parquet_files_once(tmp_path, monkeypatch):
+def test_cifar_is_read_from_parquet_files(tmp_path):
     pixels = np.random.RandomState(0).randint(0, 256, (14, 32, 32, 3), dtype=np.uint8)
     features = Features({"image": ImageFeature(), "label": ClassLabel(names=["a", "b"])})
     folder = tmp_path / "cifar10" / "data"
@@ -115,13 +113,10 @@ def test_cifar_is_read_from_parquet_files_once(tmp_path, monkeypatch):
     for split, rows in ("train", range(12)), ("test", range(12, 14)):
         columns = {"image": [Image.fromarray(pixels[i]) for i in rows], "label": [1] * len(rows)}
         Dataset.from_dict(columns, features).to_parquet(folder / f"{split}-0.parquet")
-    for _ in range(2):
-        data = load_images("cifar10", tmp_path)
-        found = torch.cat([data.train, data.validation, data.test])
-        assert torch.equal(found, torch.from_numpy(pixels).permute(0, 3, 1, 2))
-        assert len(data.validation) == 2 and data.labels[2].tolist() == [1, 1]
-        # the second time, images come from the cache
-        monkeypatch.setattr("ebm_app.data.sources.load_hub", lambda name: pytest.fail("read"))
+    data = load_images("cifar10", tmp_path)
+    found = torch.cat([data.train, data.validation, data.test])
+    assert torch.equal(found, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    assert len(data.validation) == 2 and data.labels[2].tolist() == [1, 1]
 
 
 def test_unknown_names_and_resolutions_are_user_errors():
@@ -130,52 +125,3 @@ def test_unknown_names_and_resolutions_are_user_errors():
     assert "'mnits': did you mean 'mnist'?" in error_of(load_images, "mnits")
     assert "resolution" in error_of(load_images, "digits", resolution=16)
     assert "folder:PATH" in error_of(load_images, "folder:")
-
-
-PIXELS = np.random.RandomState(0).randint(0, 256, (60, 8, 8, 3)).astype(np.uint8)
-TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
-PICTURES = [Image.fromarray(each) for each in PIXELS]
-LABELS = torch.arange(60) % 3
-
-
-class Pairs(torch.utils.data.Dataset):
-    """A torch data set of pairs (image, label)."""
-
-    def __len__(self):
-        return len(PIXELS)
-
-    def __getitem__(self, number):
-        if number >= len(PIXELS):
-            raise IndexError
-        return PICTURES[number], int(LABELS[number])
-
-
-def hub():
-    kinds = {"picture": ImageFeature(), "kind": ClassLabel(names=["a", "b", "c"])}
-    columns = {"picture": PICTURES, "kind": LABELS.tolist()}
-    return Dataset.from_dict(columns, features=Features(kinds))
-
-
-def test_python_objects_give_the_same_images():
-    for given, labelled in ((PIXELS, False), (TENSOR, False), (PICTURES, False), (Pairs(), True)):
-        images, labels, *_ = as_images(given)
-        assert torch.equal(images, TENSOR)
-        assert torch.equal(labels, LABELS) if labelled else labels is None
-        ours, plain = (ImageData.from_tensors(x, None, 256).train for x in (given, TENSOR))
-        assert torch.equal(ours, plain)
-    images, labels, _, names = as_images(hub())
-    assert torch.equal(images, TENSOR) and torch.equal(labels, LABELS)
-    assert names == ("a", "b", "c")
-
-
-def test_training_on_mapped_images_equals_training_in_memory(tmp_path, image_folder):
-    data, runs = load_images(f"folder:{image_folder}"), [tmp_path / "mapped", tmp_path / "memory"]
-    for run, images in zip(runs, (data.train, data.train.clone()), strict=True):
-        train(images, run, max_train_steps=4, **SMALL)
-    assert equal_tensors(*map(weights_of, runs))
-
-
-def test_ambiguous_and_mixed_shapes_are_user_errors():
-    both, mixed = np.zeros((4, 3, 8, 3), np.uint8), [*PICTURES[:3], PICTURES[0].resize((4, 8))]
-    assert "channels first or last" in error_of(as_images, both)
-    assert "'image 3' is 4x8" in error_of(as_images, mixed)

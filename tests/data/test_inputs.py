@@ -1,4 +1,4 @@
-"""Images of Python objects: layouts, Pillow images and files, data sets, levels."""
+"""Images of a user: arrays and their layout, image files and Pillow images, levels."""
 
 import warnings
 
@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import error_of
-from datasets import Dataset, Features
-from datasets import Image as ImageFeature
 from PIL import Image, ImageOps
-from torch.utils.data import Subset, TensorDataset
 
-from ebm_app import EBM, quantise
+from ebm_app import EBM, quantise, read_images, train
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.data.images import ImageData, load_images
-from ebm_app.data.inputs import as_images
 from ebm_app.data.labels import sort_classes
-from ebm_app.likelihood.bits import checked_levels
+from ebm_app.data.levels import checked_levels
+from ebm_app.data.pictures import to_pixels
 
 NUMBERS = np.random.RandomState(0)
 PIXELS = NUMBERS.randint(0, 256, (12, 8, 6, 3)).astype(np.uint8)
@@ -27,83 +24,67 @@ LEVELS = torch.from_numpy(NUMBERS.randint(0, 17, (12, 1, 8, 8)).astype(np.uint8)
 LEVELS[0, 0, 0, 0] = 16
 
 
-def array(*shape):
-    return np.zeros((12, *shape), np.uint8)
-
-
 @pytest.mark.parametrize(
-    ("shape", "channels"),
-    [
-        ((3, 8, 6), 3),
-        ((8, 6, 3), 3),
-        ((8, 6, 1), 1),
-        ((1, 28, 28), 1),
-        ((4, 16, 16), 4),
-        ((5, 32, 20), 5),
-        ((8, 4, 4), 8),
-        ((1, 1, 64), 1),
-        ((3, 3, 3), 3),
-    ],
+    "shape", [(3, 8, 6), (1, 28, 28), (4, 16, 16), (5, 32, 20), (8, 4, 4), (1, 1, 64), (3, 8, 3)]
 )
-def test_layout_is_read_where_only_one_is_possible(shape, channels):
-    assert as_images(array(*shape)).images.shape[1] == channels
+def test_channels_are_first(shape):
+    levels = torch.zeros(12, *shape, dtype=torch.uint8)
+    for image_shape in (shape, None):
+        assert torch.equal(checked_levels(levels.numpy(), image_shape, 256), levels)
 
 
-@pytest.mark.parametrize(
-    ("shape", "advice"),
-    [
-        ((16, 16, 4), "alpha. Remove it: images[..., :3]"),
-        ((20, 16, 4), "images[..., :3]"),
-        ((16, 16, 2), "images[..., :1]"),
-        ((16, 16, 8), "permute(0, 3, 1, 2)"),
-        ((3, 8, 3), "permute(0, 3, 1, 2)"),
-        ((1, 28, 3), "permute(0, 3, 1, 2)"),
-        ((2, 8, 3), "permute(0, 3, 1, 2)"),
-        ((32, 3, 20), "permute(0, 3, 1, 2)"),  # (H, W, C, N)
-        ((8, 6), "images[None]"),
-    ],
-)
-def test_other_layouts_are_refused_with_advice(shape, advice):
-    assert advice in error_of(as_images, array(*shape))
-    assert advice in error_of(ImageData.from_tensors, array(*shape), None, 256)
+@pytest.mark.parametrize("shape", [(8, 6, 3), (8, 6, 1), (16, 16, 4), (20, 16, 4), (16, 16, 2)])
+def test_last_channels_are_refused(shape):
+    images, first = np.zeros((12, *shape), np.uint8), (shape[2], *shape[:2])
+    for image_shape in (first, None):
+        for given, name in ((images, "transpose"), (torch.from_numpy(images), "permute")):
+            message = error_of(checked_levels, given, image_shape, 256)
+            assert f"got (12, {', '.join(map(str, shape))})" in message
+            assert f"Move channels first with images.{name}(0, 3, 1, 2)." in message
+    assert "permute" in error_of(ImageData.from_tensors, torch.from_numpy(images), None, 256)
 
 
-def test_layout_follows_the_shape_of_the_model():
-    for given in (PIXELS, PIXELS / 255, TENSOR, [*PIXELS], [*TENSOR], PICTURES, tuple(PICTURES)):
-        assert torch.equal(checked_levels(given, SHAPE, 256), TENSOR)
-    four = NUMBERS.randint(0, 256, (2, 5, 6, 4)).astype(np.uint8)
-    expected = torch.from_numpy(four).permute(0, 3, 1, 2)
-    assert torch.equal(checked_levels(four, (4, 5, 6), 256), expected)
-    alpha = np.concatenate([PIXELS, PIXELS[..., :1]], 3)
-    assert "alpha channel: images[..., :3]" in error_of(checked_levels, alpha, SHAPE, 256)
-    alpha = alpha.transpose(0, 3, 1, 2)
-    assert "alpha channel: images[:, :3]" in error_of(checked_levels, alpha, SHAPE, 256)
-    assert "got (12, 6, 8, 3)" in error_of(checked_levels, PIXELS.swapaxes(1, 2), SHAPE, 256)
-    narrow = [picture.resize((3, 8)) for picture in PICTURES]  # known to be (3, 8, 3)
-    assert as_images(narrow).images.shape == (12, 3, 8, 3)
+def test_other_shapes_are_refused():
+    for given, advice in (
+        (TENSOR[:, 0], "images[None] for one image, or images[:, None] for grey images"),
+        (TENSOR[0, 0], "got (8, 6)"),
+        (TENSOR[:0], "at least one image"),
+        (TENSOR[:, :1], "got (12, 1, 8, 6)"),
+        (TENSOR.mT, "shape (N, 3, 8, 6), got (12, 3, 6, 8). Pass images of this shape."),
+    ):
+        assert advice in error_of(checked_levels, given, SHAPE, 256)
+
+
+def test_only_arrays_are_images(tmp_path):
+    ebm, detector = EBM.from_pretrained("digits"), AnomalyDetector.from_pretrained("digits")
+    calls = [ebm.log_prob, ebm.likelihood, ebm.encode, detector.fit, detector.p_value]
+    calls += [lambda x: train(x, tmp_path / "run"), lambda x: train(LEVELS, tmp_path / "run", x)]
+    for images in (["a.png"], PICTURES, "a.png", PICTURES[0], [*LEVELS], LEVELS.tolist(), ()):
+        for call in calls:
+            message = error_of(call, images)
+            assert f"got {type(images).__name__}. Read image files with ebm_app" in message
+    assert not list(tmp_path.iterdir())
 
 
 def test_likelihood_and_detector_read_the_same_images():
     ebm, detector = EBM.from_pretrained("digits"), AnomalyDetector.from_pretrained("digits")
-    shown = [Image.fromarray((x[0].numpy() * (255 / 16)).round().astype("uint8")) for x in LEVELS]
-    given = [LEVELS.permute(0, 2, 3, 1), LEVELS / 16, shown, TensorDataset(LEVELS)]
-    expected, p_value = ebm.log_prob(LEVELS), detector.p_value(LEVELS)
-    for images in given:
-        assert torch.equal(ebm.log_prob(images), expected)
+    levels = LEVELS[:3]
+    expected, p_value = ebm.log_prob(levels, repeats=1), detector.p_value(levels)
+    shown = [Image.fromarray((x[0].numpy() * (255 / 16)).round().astype("uint8")) for x in levels]
+    for images in (levels / 16, levels.numpy() / 16, read_images(shown, (1, 8, 8), 17)):
+        assert torch.equal(ebm.log_prob(images, repeats=1), expected)
         assert np.array_equal(detector.p_value(images), p_value)
-        assert torch.equal(ImageData.from_tensors(images, images, 17).train, LEVELS)
-    assert np.array_equal(detector.p_value(LEVELS.flatten(1)), p_value)
-    assert "type Image" in error_of(detector.p_value, Image.new("L", (64, 12)))
+        assert torch.equal(ImageData.from_tensors(images, images, 17).train, levels)
 
 
 def test_pixels_of_files_are_values_of_levels():
     dark = [Image.new("L", (8, 8), 16)] * 2  # level 1 of 17, not level 16
-    assert (checked_levels(dark, (1, 8, 8), 17) == 1).all()
+    assert (read_images(dark, (1, 8, 8), 17) == 1).all()
     black_white = [Image.fromarray(x[0].numpy() > 8) for x in LEVELS]
-    found = as_images(black_white, 2).images
-    assert torch.equal(found, (LEVELS > 8).byte())
+    assert torch.equal(read_images(black_white, (1, 8, 8), 2), (LEVELS > 8).byte())
     raw = [Image.fromarray(x[0].numpy()) for x in LEVELS]
-    assert "'image 0' has pixels other" in error_of(as_images, raw, 17)
+    assert "'image 0' is 8x8 grey" in error_of(read_images, raw, (1, 8, 8), 17)
+    assert read_images(raw, (1, 8, 8), 17, resize=True).max() == 1
 
 
 def opened(tmp_path, pictures, kind="png", **options):
@@ -123,72 +104,48 @@ def test_opened_images_are_read_as_their_paths(tmp_path, kind):
     right = [ImageOps.exif_transpose(Image.open(path)) for path in paths]
     expected = torch.from_numpy(np.stack([*map(np.array, right)])).permute(0, 3, 1, 2)
     assert expected.shape == TENSOR.shape
-    features = Features({"image": ImageFeature()})
-    table = Dataset.from_dict({"image": [*map(str, paths)]}, features=features)
     copies = [Image.open(path).convert("RGB") for path in paths]
-    for given in (paths, [*map(str, paths)], files, files, copies, table):
-        assert torch.equal(as_images(given).images, expected)
+    for given in (paths, map(str, paths), files, files, copies):
+        assert torch.equal(read_images(given, SHAPE, 256), expected)
+
+
+def test_images_of_another_format_are_named_or_converted(tmp_path):
+    paths, _ = opened(tmp_path, [*PICTURES[:2], PICTURES[2].resize((9, 20)).convert("L")])
+    message = error_of(read_images, paths, SHAPE, 256)
+    assert f"The image '{paths[2]}' is 9x20 grey, but the model expects 6x8 RGB" in message
+    images = read_images(paths, torch.Size(SHAPE), 256, resize=True)
+    assert torch.equal(images[:2], TENSOR[:2]) and images.dtype == torch.uint8
+    fitted = ImageOps.fit(Image.open(paths[2]), (6, 8), Image.Resampling.BILINEAR)
+    assert torch.equal(images[2], to_pixels(fitted, "fitted").expand(3, -1, -1))
+    assert str(tmp_path / "none.png") in error_of(read_images, [tmp_path / "none.png"], SHAPE, 256)
 
 
 def test_single_images_and_other_modes_are_refused(tmp_path):
     for picture in (Image.new("RGBA", (8, 8)), Image.new("HSV", (8, 8)), Image.new("F", (8, 8))):
-        assert "'image 1'" in error_of(as_images, [PICTURES[0], picture])
-    for single in (PICTURES[0], tmp_path, str(tmp_path), None, 3, {"image": PIXELS}):
-        assert f"type {type(single).__name__} " in error_of(as_images, single)
+        assert "'image 1'" in error_of(read_images, [PICTURES[0], picture], SHAPE, 256)
+    for single in (PICTURES[0], tmp_path, str(tmp_path), [], [3], PIXELS):
+        assert "Expected a list" in error_of(read_images, single, SHAPE, 256)
+    assert "(C, H, W), got (8, 6)" in error_of(read_images, PICTURES, (8, 6), 256)
+    assert "num_levels" in error_of(read_images, PICTURES, SHAPE, 1)
 
 
-class Items(torch.utils.data.Dataset):
-    """A torch data set of a list of items."""
-
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index]
-
-
-class Folders(Items):
-    """A data set of class folders, sorted as text as by torchvision."""
-
-    classes = sorted(map(str, range(11)))
-
-
-def test_items_of_data_sets_are_read_as_arrays(tmp_path):
-    paths, _ = opened(tmp_path, PICTURES)
-    pairs = [[image / 255, index] for index, image in enumerate(TENSOR)]
-    for items in (PICTURES, [*TENSOR], [*PIXELS], pairs, [*map(tuple, pairs)], paths):
-        assert torch.equal(as_images(Items(items)).images, TENSOR)
-    binary = (LEVELS > 8).float()
-    assert torch.equal(as_images(Items(binary), 2).images, binary.byte())
-    table = Dataset.from_dict({"image": PICTURES}, Features({"image": ImageFeature()}))
-    changed = table.with_transform(lambda batch: {"image": PICTURES[:1] * len(batch["image"])})
-    assert "has a transform" in error_of(as_images, changed)
-
-
-def test_classes_of_folders_are_sorted_as_numbers():
-    labels = [index % 11 for index in range(12)]
-    names = [Folders.classes[label] for label in labels]
-    data = Folders([*zip(PICTURES, labels, strict=True)])
-    for given in (data, Subset(data, range(12))):
-        _, found, _, classes = as_images(given)
-        assert classes == tuple(map(str, range(11)))
-        assert found.tolist() == [*map(int, names)]
+def test_labels_are_one_integer_per_image():
+    one_hot = torch.tensor([[0, 1]] * 12)
+    for labels, words in (
+        (one_hot, "got torch.int64 of shape (12, 2)"),
+        (torch.zeros(12), "got torch.float32"),
+        (torch.full((12,), -1), "non-negative"),
+    ):
+        assert words in error_of(ImageData.from_tensors, TENSOR, None, 256, labels=labels)
     assert sort_classes(["b", "a"]) == ("b", "a")
-    one_hot = Items([(picture, [0, 1]) for picture in PICTURES])
-    assert "got torch.int64 of shape (12, 2)" in error_of(
-        ImageData.from_tensors, one_hot, None, 256
-    )
 
 
 def test_masks_and_sparse_tensors_are_refused():
     images = np.ma.masked_array(TENSOR.numpy(), TENSOR.numpy() > 250)
-    for given in (images, [*images], [*images.tolist()]):
-        assert "Pass a tensor or an array" in error_of(as_images, given)
-    assert torch.equal(as_images(np.ma.masked_array(TENSOR.numpy())).images, TENSOR)
-    assert "sparse" in error_of(as_images, (TENSOR / 255).to_sparse())
+    assert "Pass a tensor or an array" in error_of(checked_levels, images, SHAPE, 256)
+    full = np.ma.masked_array(TENSOR.numpy())
+    assert torch.equal(checked_levels(full, SHAPE, 256), TENSOR)
+    assert "sparse" in error_of(checked_levels, (TENSOR / 255).to_sparse(), SHAPE, 256)
 
 
 def test_unused_levels_raise_a_warning(tmp_path):

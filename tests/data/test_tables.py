@@ -1,7 +1,6 @@
-"""Columns, labels and splits of Hugging Face data sets and metadata files, and mapped images."""
+"""Columns, labels and splits of Hugging Face data sets and metadata files."""
 
 import os
-from multiprocessing.pool import ThreadPool
 
 import numpy as np
 import pytest
@@ -11,12 +10,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from ebm_app import train
-from ebm_app.data import cache, pictures
 from ebm_app.data.images import load_images
-from ebm_app.data.inputs import as_images
-from ebm_app.data.pictures import read_image
-from ebm_app.data.tables import Columns
 
 PIXELS = np.random.RandomState(0).randint(0, 256, (60, 8, 8, 3)).astype(np.uint8)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
@@ -91,10 +85,6 @@ def test_image_column_is_chosen_if_there_are_two(tmp_path):
     assert load_images(name, image_column="conditioning_image").image_shape == (1, 8, 8)
     assert "no image column 'x'" in error_of(load_images, name, image_column="x")
     assert "fixed columns" in error_of(load_images, "digits", label_column="x")
-    two = table(a=GREY, b=PICTURES)
-    assert "2 image columns" in error_of(as_images, two)
-    assert torch.equal(as_images(two, columns=Columns("b")).images, TENSOR)
-    assert "no image column 'c'" in error_of(train, two, tmp_path / "run", image_column="c")
 
 
 def test_label_column_is_chosen_if_there_are_two(tmp_path):
@@ -116,12 +106,13 @@ def test_label_column_is_chosen_if_there_are_two(tmp_path):
         (["10", "2", "0"], ("0", "2", "10")),
         (["bee", "ant", None], ("ant", "bee")),
         ([5, -1, 7], ("5", "7")),
+        ([5, -2, 7], ("5", "7")),
     ],
 )
 def test_label_values_become_classes(tmp_path, values, names):
     data = load_images(saved(tmp_path / "one", table(image=PICTURES, label=values * 20)))
     assert data.class_names == names
-    assert labels_of(data) == [None if v in (None, -1) else str(v) for v in values] * 20
+    assert labels_of(data) == [None if v in (None, -1, -2) else str(v) for v in values] * 20
 
 
 def test_classes_of_splits_are_matched_by_name(tmp_path):
@@ -143,7 +134,7 @@ def test_classes_of_splits_are_matched_by_name(tmp_path):
     assert "no image column" in error_of(load_images, saved(tmp_path / "two", parts))
 
 
-def test_bad_image_of_a_table_is_named_or_skipped(tmp_path):
+def test_bad_image_of_a_table_is_named(tmp_path):
     column = [{"bytes": (b"x" if row == 7 else None), "path": None} for row in range(60)]
     for row, picture in enumerate(PICTURES):
         if row != 7:
@@ -153,8 +144,7 @@ def test_bad_image_of_a_table_is_named_or_skipped(tmp_path):
     made = Dataset.from_dict({"image": column}, features=Features({"image": ImageFeature()}))
     name = saved(tmp_path / "one", made)
     assert "'image 7'" in error_of(load_images, name)
-    data = load_images(name, skip_bad=True)
-    assert sum(map(len, data.names)) == 58 and data.report["bad"] == ["image 7", "image 9"]
+    assert "'image 1' is missing" in error_of(load_images, saved(tmp_path / "two", made.skip(8)))
 
 
 def fill(folder, classes=("ant", "bee"), pictures=PICTURES):
@@ -184,8 +174,6 @@ def test_names_may_have_any_characters_that_datasets_reads(tmp_path):
 def test_images_that_datasets_ignores_are_refused(tmp_path):
     fill(tmp_path, ["ant", "bee", "cat", "dog", "__background__"])
     assert "__background__/14.png'" in error_of(load_images, f"folder:{tmp_path}")
-    data = load_images(f"folder:{tmp_path}", skip_bad=True)
-    assert sum(map(len, data.names)) == 48 and len(data.report["bad"]) == 12
 
 
 def test_metadata_file_has_the_labels_of_a_folder(tmp_path):
@@ -200,73 +188,3 @@ def test_metadata_file_has_the_labels_of_a_folder(tmp_path):
     assert data.class_names == ("a", "b") and "0.png" in sum(data.names, [])
     (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *rows[1:]]))
     assert "'0.png' is not read" in error_of(load_images, f"folder:{tmp_path}")
-
-
-def test_split_without_readable_images_is_refused(tmp_path):
-    fill(tmp_path, ["train", "val"])
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "0.png").write_text("no image")
-    message = error_of(load_images, f"folder:{tmp_path}", skip_bad=True)
-    assert f"Split test of '{tmp_path}' has no images" in message
-    assert "at least one" in error_of(as_images, table(picture=PICTURES).select([]))
-
-
-@pytest.fixture
-def reads(monkeypatch, tmp_path):
-    """Return the files read, with an empty cache."""
-    files = []
-    monkeypatch.setattr(
-        pictures, "read_image", lambda *file: files.append(file) or read_image(*file)
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return files
-
-
-def test_images_are_decoded_once(tmp_path, reads):
-    name = f"folder:{fill(tmp_path / 'images')}"
-    with ThreadPool(3) as pool:  # also by several processes
-        first, *others = pool.map(load_images, [name] * 3)
-    assert len(reads) == 60
-    for data in others:
-        assert torch.equal(data.train, first.train) and data.names == first.names
-        assert torch.equal(data.labels[0], first.labels[0]) and data.report == first.report
-    expected = first.train.clone()
-    first.train[:] = 0  # not in the file
-    assert torch.equal(load_images(name).train, expected) and len(reads) == 60
-    load_images(name, resolution=4)
-    assert len(reads) == 120
-    os.utime(tmp_path / "images" / "ant" / "0.png")
-    load_images(name)
-    assert len(reads) == 180
-
-
-def test_cache_without_space_is_refused(tmp_path, reads, monkeypatch):
-    name = f"folder:{fill(tmp_path / 'images')}"
-
-    def fail(*args):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cache.os, "posix_fallocate", fail)
-        message = error_of(load_images, name)
-        assert "No space left on device. Set XDG_CACHE_HOME" in message
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert "Set XDG_CACHE_HOME" in error_of(load_images, name)
-
-
-def test_one_colour_image_makes_an_array_rgb():
-    images = as_images([*GREY[:5], PICTURES[5]]).images
-    assert images.shape == (6, 3, 8, 8) and torch.equal(images[5], TENSOR[5])
-    assert (images[:5] == images[:5, :1]).all()
-    assert as_images(GREY).images.shape == (60, 1, 8, 8)
-
-
-def test_negative_labels_are_unknown():
-    data = table(image=GREY, label=[-2, *range(2), *[-1] * 57])
-    images, labels, _, names = as_images(data)
-    assert names == ("0", "1") and labels[:4].tolist() == [-1, 0, 1, -1]
-
-
-def test_labels_of_pairs_are_integers():
-    assert "labels" in error_of(as_images, [(picture, "cat") for picture in GREY])

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY, digit, error_of, load_script, save_digit, save_picture
+from conftest import COLOUR, GREY, digit, error_of, save_digit, save_picture
+from photographs import SCENES, example, photograph
 from PIL import Image
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.pictures import prepare_image, to_uint8
 from ebm_app.evaluation import drawings
-from ebm_app.folders import BUNDLED
 
-handwriting = load_script("tools/handwriting.py")
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
 FASHION = EBMConfig("fashion_mnist", (1, 28, 28), 256)
 
@@ -93,9 +92,8 @@ def test_dark_digit_on_light_is_inverted_exactly(read):
 
 
 def test_compression_noise_is_noted(tmp_path):
-    example = Image.open(BUNDLED / "mnist" / "example_4.png").resize((28, 28), 0)
     for suffix, noted in (("png", False), ("jpeg", True)):
-        example.save(tmp_path / f"digit.{suffix}", quality=90)
+        example(4).save(tmp_path / f"digit.{suffix}", quality=90)
         _, notes = drawings.read_upload(tmp_path / f"digit.{suffix}", MNIST)
         assert notes == [drawings.COMPRESSED] * noted
 
@@ -121,16 +119,13 @@ def test_mnist_drawing_has_box_and_centre_of_mass(prepare):
         assert abs((profile * places).sum() / profile.sum() - 14.5) <= 0.51  # rounded to a pixel
 
 
-@pytest.mark.parametrize("number", range(14))
-def test_photographed_digit_equals_the_digit(number, tmp_path):
-    picture, _ = handwriting.draw_picture(number)
-    picture.save(tmp_path / "photo.jpeg", quality=90)
+@pytest.mark.parametrize(("number", "scene"), SCENES.values(), ids=SCENES.keys())
+def test_photographed_digit_equals_the_digit(number, scene, tmp_path):
+    photograph(example(number), **scene).save(tmp_path / "photo.jpeg", quality=90)
     image, notes = drawings.read_upload(tmp_path / "photo.jpeg", MNIST)
     assert notes == [drawings.FRAMED]
-    example = Image.open(BUNDLED / "mnist" / f"example_{handwriting.SCENES[number].example}.png")
-    expected = prepare_image(example, MNIST)
-    angle = handwriting.SCENES[number].angle
-    if not angle:  # rotated ink differs
+    expected = prepare_image(example(number), MNIST)
+    if "angle" not in scene:  # rotated ink differs
         overlap = torch.corrcoef(torch.stack([image.flatten(), expected.flatten()]))[0, 1]
         assert overlap > 0.6
     plain, notes = drawings.read_upload(tmp_path / "photo.jpeg", MNIST, frame=False)

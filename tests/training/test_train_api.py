@@ -51,6 +51,7 @@ def test_tensors_and_script_train_the_same_weights(script, tmp_path):
         {"dry_run": True},
         {"resolution": 4},
         {"image_column": "image"},
+        {"label_column": "label"},
         {"labels": torch.zeros(12, dtype=torch.long), "classes": "none"},
         {"resume_from_checkpoint": True},
     ],
@@ -112,7 +113,7 @@ def test_flow_without_parameters_has_a_dtype(log_space):
 
 def test_invalid_arguments_are_refused(tmp_path):
     for images, settings, message in (
-        (IMAGES, {"validation": IMAGES[..., :4]}, "size"),
+        (IMAGES, {"validation": IMAGES[..., :4]}, "got (12, 1, 8, 4)"),
         (IMAGES[:2], {}, "at least 3"),
         (IMAGES, {"learning_rate": "fast"}, "learning_rate"),
     ):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import free_port, load_script, save_digit, save_picture, served
+from photographs import example, photograph
 from playwright.sync_api import expect
 
 from ebm_app.web.app import PAGES
@@ -89,8 +90,7 @@ def test_only_grey_models_have_a_canvas(visit):
 
 def test_photograph_is_framed_unless_its_pixels_are_wanted(visit, tmp_path):
     page = open_score(visit)
-    picture, _ = load_script("tools/handwriting.py").draw_picture(5)
-    picture.save(tmp_path / "photo.png")
+    photograph(example(0), shadow=0.2).save(tmp_path / "photo.png")
     send(page, tmp_path / "photo.png")
     expect(answer(page)).to_contain_text("The ink was taken from its paper", timeout=WAIT)
     framed = page.get_by_alt_text(SEEN).get_attribute("src")
