@@ -1,7 +1,7 @@
 """``EBM``: an energy-based model of images, with likelihoods and samples."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -17,16 +17,25 @@ from ebm_app.likelihood.bits import (
     Likelihood,
     batches,
     checked_levels,
+    dequantisation_noise,
     images_per_batch,
+    likelihood_of,
+    mean_over_draws,
     warn_of_disagreement,
 )
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
-from ebm_app.likelihood.draws import LevelsEvaluation, draws_of
-from ebm_app.likelihood.noise import noise_for, seeded_noise
 from ebm_app.nets.build import build_model
 from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
 from ebm_app.nets.path_model import PathModel, checked_time
-from ebm_app.nets.protocols import LogDensity, Score, SteinScore, Time, TimeScore, require
+from ebm_app.nets.protocols import (
+    LogDensity,
+    LogDensityEstimate,
+    Score,
+    SteinScore,
+    Time,
+    TimeScore,
+    require,
+)
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.pretrained import PretrainedModel, available_device
@@ -250,7 +259,8 @@ class EBM(PretrainedModel):
             (B, C, H, W), points for ``energy``, ``score`` and ``time_score``.
         """
         levels = self.levels_of(images)
-        return self.dequantise(levels, noise_for(levels, self.dtype, seed)[0]).y
+        noise = dequantisation_noise(seed, len(levels))
+        return self.dequantise(levels, noise.uniform_like(levels.to(self.dtype))).y
 
     def levels_of(self, images: Any) -> Tensor:
         """Return the grey levels (B, C, H, W) of images, see ``checked_levels``."""
@@ -278,9 +288,9 @@ class EBM(PretrainedModel):
         self,
         images: Tensor,
         estimator: str | Estimator | None = None,
-        noise: Tensor | ImageNoise | None = None,
-        repeats: int | None = None,
+        repeats: int = 1,
         seed: int = 0,
+        indices: Sequence[int] | None = None,
         labels: Labels | None = None,
         batch_size: int | None = None,
         **estimator_args: Any,
@@ -291,21 +301,18 @@ class EBM(PretrainedModel):
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
-        >>> ebm.likelihood(black, estimator="elbo", repeats=1, num_draws=4).nfe
+        >>> ebm.likelihood(black, estimator="elbo", num_draws=4).nfe
         64
 
         Args:
             images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].
             estimator: name in ``ESTIMATORS`` with settings ``estimator_args``, or an estimator.
                 Default: ``default_estimator``.
-            noise: (K, B, C, H, W) uniform numbers in [0, 1) for K dequantisation draws, which are
-                averaged. Default: random draws. An ``ImageNoise`` is a source of random draws
-                with its own seed and image indices.
-            repeats: number of random draws. Default: for each image 8, 16, 32, 64 or 128 draws,
-                until the error of their mean is at most 0.02 bits per dim. For the mean over many
-                images, ``repeats=1`` is cheaper.
-            seed: seed of the random draws and of the estimator. The draws of an image depend on
-                the seed and its index in ``images``.
+            repeats: number of draws of the dequantiser and of the estimator's noise, which are
+                averaged. The cost is proportional to it.
+            seed: seed of the draws.
+            indices: (B,), the noise of an image depends on the seed and its index. Default: 0 to
+                B - 1.
             labels: one label for all images or one per image, for log P(image | label) of a
                 class-conditional model, see ``class_labels``.
             batch_size: images per batch. Default: as many as fit in 2^17 elements, or 2^14 on a
@@ -314,11 +321,12 @@ class EBM(PretrainedModel):
 
         Warns:
             UserWarning: if an estimator that may not be normalised differs from "elbo" by more
-                than their errors, on the first 4 images. It is not checked if ``noise`` is given.
+                than their errors, on the first 4 images. It is not checked if ``indices`` are
+                given.
 
         Raises:
-            UserError: for images or noise of the wrong shape, values that are not grey levels,
-                unknown names or settings, and a non-finite likelihood.
+            UserError: for images of the wrong shape, values that are not grey levels, unknown
+                names or settings, and a non-finite likelihood.
         """
         levels = self.levels_of(images)
         estimator = self.default_estimator if estimator is None else estimator
@@ -329,17 +337,48 @@ class EBM(PretrainedModel):
         def model_of(rows: slice) -> PathModel:
             return self.model_for(None if labels is None else labels[rows])
 
-        draws = draws_of(levels, self.dtype, seed, repeats, noise)
-        place = self.device, self.dtype
-        evaluation = LevelsEvaluation(estimator, self.cells, self.dequantiser, *place)
-        result = evaluation.likelihood(model_of, levels, draws, batch_size)
-        if noise is None and not estimator.is_normalised and self.default_estimator == "elbo":
-            few = levels[:NUM_COMPARED]
-            elbo = evaluation._replace(estimator=make_estimator("elbo", {}, seed))
-            draws = draws_of(few, self.dtype, seed, repeats=4)
-            bound = elbo.likelihood(model_of, few, draws, batch_size)
+        noise = dequantisation_noise(seed, len(levels), indices)
+        repeats = check_argument(Draws, "repeats", repeats)
+        result = self._mean_likelihood(estimator, model_of, levels, noise, repeats, batch_size)
+        if indices is None and not estimator.is_normalised and self.default_estimator == "elbo":
+            few, elbo = levels[:NUM_COMPARED], make_estimator("elbo", {}, seed)
+            noise = dequantisation_noise(seed, len(few))
+            bound = self._mean_likelihood(elbo, model_of, few, noise, 4, batch_size)
             warn_of_disagreement(name_of(estimator), result, bound, levels[0].numel())
         return result
+
+    def _mean_likelihood(
+        self,
+        estimator: Estimator,
+        model_of: Callable[[slice], PathModel],
+        levels: Tensor,
+        noise: ImageNoise,
+        repeats: int,
+        batch_size: int | None,
+    ) -> Likelihood:
+        """Return the likelihood of images of grey levels (B, C, H, W), averaged over draws.
+
+        Args:
+            model_of: rows of the images -> their model.
+        """
+        num_dims = levels[0].numel()
+        default = images_per_batch(num_dims, self.device)
+
+        def estimate_of(rows: slice) -> LogDensityEstimate:
+            model, batch, own = model_of(rows), levels[rows].to(self.device), noise[rows]
+
+            def draw() -> LogDensityEstimate:
+                u, density = own.uniform_like(batch.to(self.dtype)), (self.cells, self.dequantiser)
+                estimate = estimator.log_prob_of_levels(model, batch, *density, u)
+                bar.update(len(batch))
+                return estimate
+
+            return mean_over_draws(draw, repeats, estimator.error_is_drawn)
+
+        with progress("likelihood", repeats * len(levels)) as bar:
+            rows_of_batches = batches(len(levels), batch_size, default)
+            estimates = [estimate_of(rows) for rows in rows_of_batches]
+        return likelihood_of(estimates, num_dims)
 
     def classify(
         self,
@@ -379,7 +418,7 @@ class EBM(PretrainedModel):
         noise_std = check_argument(Positive, "noise_std", noise_std)
         levels = self.levels_of(images)
         estimator = make_estimator(self.default_estimator, {}, seed)
-        source = seeded_noise(seed, range(len(levels)))
+        source = dequantisation_noise(seed, len(levels))
         path, probabilities = require_one_sided(self.model.path), []
         default = images_per_batch(levels[0].numel(), self.device)
         with progress("classify", num_draws * len(levels)) as bar:
