@@ -449,18 +449,13 @@ class EBM(PretrainedModel):
         labels: Labels | None = None,
         guidance_scale: float = 1.0,
         batch_size: int | None = None,
-        return_log_density: bool = False,
         **settings: Any,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Draw images (num_images, C, H, W) in [0, 1], quantised to the model's grey levels.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> ebm.sample(2, sampler="dpm", num_steps=3).shape
         torch.Size([2, 1, 8, 8])
-        >>> settings = {"num_steps": 3, "return_log_density": True}
-        >>> images, log_density = ebm.sample(2, sampler="probability_flow", **settings)
-        >>> log_density.shape
-        torch.Size([2])
 
         Args:
             sampler: name in ``SAMPLERS`` with settings ``settings``, or a sampler.
@@ -471,18 +466,11 @@ class EBM(PretrainedModel):
                 p(x | label), larger values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It only changes
                 samples by rounding, and by the shared steps of ``method=dopri5``.
-            return_log_density: also return the log densities (num_images,), in nats, of the points
-                in the model's space before the final denoising step. They are not probabilities of
-                the images: for these, call ``log_prob``. Requires the sampler "probability_flow";
-                ``num_probes`` is 2 by default, see ``ProbabilityFlowSampler``.
 
         Raises:
-            UserError: for labels that the model does not have, a guidance scale below 0 or without
-                labels, and ``return_log_density`` with another sampler.
+            UserError: for labels that the model does not have, and a guidance scale below 0 or
+                without labels.
         """
-        if return_log_density and isinstance(sampler, str):
-            choose("sampler for return_log_density", sampler, ("probability_flow",))
-            settings = {"num_probes": 2, **settings}
         frames = self.iterate_sample(
             num_images, sampler, seed, labels, guidance_scale, batch_size, **settings
         )
@@ -490,11 +478,7 @@ class EBM(PretrainedModel):
             for last in frames:
                 bar.total = last.num_steps
                 bar.update(last.step - bar.n)
-        if not return_log_density:
-            return self.to_images(last.x)
-        if last.log_density is None:
-            raise UserError("return_log_density needs ProbabilityFlowSampler(num_probes=2).")
-        return self.to_images(last.x), last.log_density.cpu()
+        return self.to_images(last.x)
 
     def iterate_sample(
         self,

@@ -27,7 +27,6 @@ from ebm_app.data.levels import to_levels
 from ebm_app.likelihood import VariationalBound
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import LinearVPPath
-from ebm_app.sampling import ProbabilityFlowSampler
 from ebm_app.utils import output
 from ebm_app.utils.tensors import standard_error
 
@@ -121,15 +120,6 @@ def test_results_do_not_depend_on_batch_size(ebm):
     drawn = [[*ebm.iterate_sample(5, batch_size=n, num_steps=3)] for n in (5, 2)]
     torch.testing.assert_close(drawn[0][-1].x, drawn[1][-1].x, rtol=1e-4, atol=1e-5)
     assert [frame.step for frame in drawn[1]] == list(range(1, 10))
-    options = {"sampler": "probability_flow", "num_steps": 3, "return_log_density": True}
-    whole, parts = (ebm.sample(5, batch_size=size, **options) for size in (5, 2))
-    torch.testing.assert_close(whole[1], parts[1], rtol=1e-4, atol=1e-2)
-    assert torch.equal(whole[0], ebm.sample(5, "probability_flow", num_steps=3))
-    assert whole[1].shape == (5,) and whole[1].dtype == torch.float64
-    assert "probability_flow" in error_of(ebm.sample, 2, return_log_density=True)
-    assert "num_probes" in error_of(
-        ebm.sample, 2, ProbabilityFlowSampler(3), return_log_density=True
-    )
 
 
 SAMPLERS = {
