@@ -1,7 +1,7 @@
 """``EBM``: an energy-based model of images, with likelihoods and samples."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -27,15 +27,7 @@ from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.nets.build import build_model
 from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
 from ebm_app.nets.path_model import PathModel, checked_time
-from ebm_app.nets.protocols import (
-    LogDensity,
-    LogDensityEstimate,
-    Score,
-    SteinScore,
-    Time,
-    TimeScore,
-    require,
-)
+from ebm_app.nets.protocols import LogDensity, Score, SteinScore, Time, TimeScore, require
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.pretrained import PretrainedModel, available_device
@@ -334,51 +326,31 @@ class EBM(PretrainedModel):
         if labels is not None:
             labels = labels_of_images(labels, len(levels), self.config.classes())
 
-        def model_of(rows: slice) -> PathModel:
-            return self.model_for(None if labels is None else labels[rows])
+        num_dims = levels[0].numel()
+        size = images_per_batch(num_dims, self.device)
+
+        def evaluate(
+            estimator: Estimator, levels: Tensor, noise: ImageNoise, num: int
+        ) -> Likelihood:
+            estimates = []
+            with progress("likelihood", len(levels)) as bar:
+                for rows in batches(len(levels), batch_size, size):
+                    model = self.model_for(None if labels is None else labels[rows])
+                    batch, own = levels[rows].to(self.device), noise[rows]
+                    uniform = (own.uniform_like(batch.to(self.dtype)) for _ in range(num))
+                    place = model, batch, self.cells, self.dequantiser
+                    draws = [estimator.log_prob_of_levels(*place, u) for u in uniform]
+                    estimates.append(mean_over_draws(draws, estimator.error_is_drawn))
+                    bar.update(len(batch))
+            return likelihood_of(estimates, num_dims)
 
         noise = dequantisation_noise(seed, len(levels), indices)
-        repeats = check_argument(Draws, "repeats", repeats)
-        result = self._mean_likelihood(estimator, model_of, levels, noise, repeats, batch_size)
+        result = evaluate(estimator, levels, noise, check_argument(Draws, "repeats", repeats))
         if indices is None and not estimator.is_normalised and self.default_estimator == "elbo":
             few, elbo = levels[:NUM_COMPARED], make_estimator("elbo", {}, seed)
-            noise = dequantisation_noise(seed, len(few))
-            bound = self._mean_likelihood(elbo, model_of, few, noise, 4, batch_size)
-            warn_of_disagreement(name_of(estimator), result, bound, levels[0].numel())
+            bound = evaluate(elbo, few, dequantisation_noise(seed, len(few)), 4)
+            warn_of_disagreement(name_of(estimator), result, bound, num_dims)
         return result
-
-    def _mean_likelihood(
-        self,
-        estimator: Estimator,
-        model_of: Callable[[slice], PathModel],
-        levels: Tensor,
-        noise: ImageNoise,
-        repeats: int,
-        batch_size: int | None,
-    ) -> Likelihood:
-        """Return the likelihood of images of grey levels (B, C, H, W), averaged over draws.
-
-        Args:
-            model_of: rows of the images -> their model.
-        """
-        num_dims = levels[0].numel()
-        default = images_per_batch(num_dims, self.device)
-
-        def estimate_of(rows: slice) -> LogDensityEstimate:
-            model, batch, own = model_of(rows), levels[rows].to(self.device), noise[rows]
-
-            def draw() -> LogDensityEstimate:
-                u, density = own.uniform_like(batch.to(self.dtype)), (self.cells, self.dequantiser)
-                estimate = estimator.log_prob_of_levels(model, batch, *density, u)
-                bar.update(len(batch))
-                return estimate
-
-            return mean_over_draws(draw, repeats, estimator.error_is_drawn)
-
-        with progress("likelihood", repeats * len(levels)) as bar:
-            rows_of_batches = batches(len(levels), batch_size, default)
-            estimates = [estimate_of(rows) for rows in rows_of_batches]
-        return likelihood_of(estimates, num_dims)
 
     def classify(
         self,

@@ -85,16 +85,14 @@ class Flow(PretrainedModel):
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels)
         noise = dequantisation_noise(seed, len(levels), indices)
-        levels = levels.to(self.device)
+        levels, draws = levels.to(self.device), []
         num_dims = levels[0].numel()
-
-        def draw() -> LogDensityEstimate:
-            x = dequantise(levels, config.num_levels, noise.uniform_like(levels.to(self.dtype)))
-            value = self.log_density(x) - num_dims * math.log(config.num_levels)
-            return LogDensityEstimate(value, torch.zeros_like(value), None, 1)
-
-        repeats = check_argument(Draws, "repeats", repeats)
-        return likelihood_of([mean_over_draws(draw, repeats, error_is_drawn=False)], num_dims)
+        for _ in range(check_argument(Draws, "repeats", repeats)):
+            u = noise.uniform_like(levels.to(self.dtype))
+            log_density = self.log_density(dequantise(levels, config.num_levels, u))
+            value = log_density - num_dims * math.log(config.num_levels)
+            draws.append(LogDensityEstimate(value, torch.zeros_like(value), None, 1))
+        return likelihood_of([mean_over_draws(draws, error_is_drawn=False)], num_dims)
 
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:

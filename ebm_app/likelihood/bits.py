@@ -11,7 +11,7 @@ the estimator computes log p_t(y). A uniform distribution over L levels has log2
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -91,15 +91,15 @@ def dequantisation_noise(seed: int, num: int, indices: Sequence[int] | None = No
 
 
 def mean_over_draws(
-    draw: Callable[[], LogDensityEstimate], repeats: int, error_is_drawn: bool
+    draws: Sequence[LogDensityEstimate], error_is_drawn: bool
 ) -> LogDensityEstimate:
-    """Return the mean of ``repeats`` draws of an estimate for B images, with its error.
+    """Return the mean of K draws of an estimate for B images, with its error.
 
     If the errors of the draws are drawn, the error of the mean is their root mean square over
-    sqrt(``repeats``), or from ``MANY_DRAWS`` draws on the spread of the draws. Other errors do not
-    average out, and exclude the dequantiser: with several draws, the spread is added.
+    sqrt(K), or from ``MANY_DRAWS`` draws on the spread of the draws. Other errors do not average
+    out, and exclude the dequantiser: with several draws, the spread is added.
     """
-    draws = [draw() for _ in range(repeats)]
+    repeats = len(draws)
     values, errors = (torch.stack([each[field] for each in draws]) for field in (0, 1))
     error = errors.square().mean(0).sqrt()
     if error_is_drawn:

@@ -88,7 +88,7 @@ def test_error_of_a_mean_combines_the_errors_of_its_draws(num):
     draws = [LogDensityEstimate(*draw, None, 3) for draw in zip(values, errors, strict=True)]
 
     def error(is_drawn):
-        mean = mean_over_draws(partial(next, iter(draws)), num, is_drawn)
+        mean = mean_over_draws(draws, is_drawn)
         assert torch.equal(mean.value, values.mean(0)) and mean.nfe == 3 * num
         return mean.error
 
@@ -103,8 +103,8 @@ def test_error_of_a_mean_combines_the_errors_of_its_draws(num):
 def test_error_covers_68_of_100_repeats_on_digits(num, draws):
     """A repeat is the mean over ``num`` draws; the reference is the mean over all other draws."""
     repeats = len(draws) // num
-    rest = iter(draws)
-    means = [mean_over_draws(rest.__next__, num, error_is_drawn=True) for _ in range(repeats)]
+    groups = (draws[k * num : (k + 1) * num] for k in range(repeats))
+    means = [mean_over_draws(group, error_is_drawn=True) for group in groups]
     values, errors = (torch.stack([mean[i] for mean in means]) for i in (0, 1))
     total = values.sum(0)
     deviation = (values - (total - values) / (repeats - 1)).abs() / (1 + 1 / (repeats - 1)) ** 0.5
