@@ -55,6 +55,9 @@ MAX_BATCH_DRAWN = 2**20
 class EBM(PretrainedModel):
     """Energy-based model of images: likelihoods, energies, scores, samples and classes.
 
+    A loaded model is in evaluation mode. Call ``eval()`` on a model that you build from a
+    configuration, or its dropout is active.
+
     Args:
         config: configuration.
         model: model of the marginals p_t in the space of the path. Default: built from ``config``
@@ -116,9 +119,8 @@ class EBM(PretrainedModel):
 
         Args:
             net: (x (B, C, H, W), time u (B,)) -> prediction (B, C, H, W). x has the scale of x_u
-                for images x1 in [-1, 1]: level k of L is 2 k / (L - 1) - 1. A module is evaluated
-                in evaluation mode, but its own mode never changes. A function is called as it is:
-                set modules that it uses to evaluation mode.
+                for images x1 in [-1, 1]: level k of L is 2 k / (L - 1) - 1. A module is set to
+                evaluation mode. If you pass a function of a module ``net``, call ``net.eval()``.
             image_shape: (C, H, W).
             prediction: what the network predicts: "noise", E[e | x_u]; "x0", E[x1 | x_u]; "v",
                 E[alpha e - sigma x1 | x_u]; "velocity", E[dx_u/du | x_u]; or "score", grad log
