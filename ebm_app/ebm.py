@@ -1,7 +1,7 @@
 """``EBM``: an energy-based model of images, with likelihoods and samples."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -16,12 +16,13 @@ from ebm_app.likelihood.bits import (
     NUM_COMPARED,
     Likelihood,
     batches,
+    dequantisation_noise,
     images_per_batch,
+    likelihood_of,
+    mean_over_draws,
     warn_of_disagreement,
 )
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
-from ebm_app.likelihood.draws import LevelsEvaluation, draws_of
-from ebm_app.likelihood.noise import noise_for, seeded_noise
 from ebm_app.nets.build import build_model
 from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
 from ebm_app.nets.path_model import PathModel, checked_time
@@ -52,6 +53,9 @@ MAX_BATCH_DRAWN = 2**20
 
 class EBM(PretrainedModel):
     """Energy-based model of images: likelihoods, energies, scores, samples and classes.
+
+    A loaded model is in evaluation mode. Call ``eval()`` on a model that you build from a
+    configuration, or its dropout is active.
 
     Args:
         config: configuration.
@@ -109,9 +113,8 @@ class EBM(PretrainedModel):
 
         Args:
             net: (x (B, C, H, W), time u (B,)) -> prediction (B, C, H, W). x has the scale of x_u
-                for images x1 in [-1, 1]: level k of L is 2 k / (L - 1) - 1. A module is evaluated
-                in evaluation mode, but its own mode never changes. A function is called as it is:
-                set modules that it uses to evaluation mode.
+                for images x1 in [-1, 1]: level k of L is 2 k / (L - 1) - 1. A module is set to
+                evaluation mode. If you pass a function of a module ``net``, call ``net.eval()``.
             image_shape: (C, H, W).
             prediction: what the network predicts: "noise", E[e | x_u]; "x0", E[x1 | x_u]; "v",
                 E[alpha e - sigma x1 | x_u]; "velocity", E[dx_u/du | x_u]; or "score", grad log
@@ -244,7 +247,8 @@ class EBM(PretrainedModel):
             (B, C, H, W), points for ``energy``, ``score`` and ``time_score``.
         """
         levels = self.levels_of(images)
-        return self.dequantise(levels, noise_for(levels, self.dtype, seed)[0]).y
+        noise = dequantisation_noise(seed, len(levels))
+        return self.dequantise(levels, noise.uniform_like(levels.to(self.dtype))).y
 
     def levels_of(self, images: Any) -> Tensor:
         """Return the grey levels (B, C, H, W) of images, see ``checked_levels``."""
@@ -272,9 +276,9 @@ class EBM(PretrainedModel):
         self,
         images: Tensor,
         estimator: str | Estimator | None = None,
-        noise: Tensor | ImageNoise | None = None,
-        repeats: int | None = None,
+        repeats: int = 1,
         seed: int = 0,
+        indices: Sequence[int] | None = None,
         labels: Labels | None = None,
         batch_size: int | None = None,
         **estimator_args: Any,
@@ -285,21 +289,18 @@ class EBM(PretrainedModel):
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
-        >>> ebm.likelihood(black, estimator="elbo", repeats=1, num_draws=4).nfe
+        >>> ebm.likelihood(black, estimator="elbo", num_draws=4).nfe
         64
 
         Args:
             images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].
             estimator: name in ``ESTIMATORS`` with settings ``estimator_args``, or an estimator.
                 Default: ``default_estimator``.
-            noise: (K, B, C, H, W) uniform numbers in [0, 1) for K dequantisation draws, which are
-                averaged. Default: random draws. An ``ImageNoise`` is a source of random draws
-                with its own seed and image indices.
-            repeats: number of random draws. Default: for each image 8, 16, 32, 64 or 128 draws,
-                until the error of their mean is at most 0.02 bits per dim. For the mean over many
-                images, ``repeats=1`` is cheaper.
-            seed: seed of the random draws and of the estimator. The draws of an image depend on
-                the seed and its index in ``images``.
+            repeats: number of draws of the dequantiser and of the estimator's noise, which are
+                averaged. The cost is proportional to it.
+            seed: seed of the draws.
+            indices: (B,), the noise of an image depends on the seed and its index. Default: 0 to
+                B - 1.
             labels: one label for all images or one per image, for log P(image | label) of a
                 class-conditional model, see ``class_labels``.
             batch_size: images per batch. Default: as many as fit in 2^17 elements, or 2^14 on a
@@ -308,11 +309,12 @@ class EBM(PretrainedModel):
 
         Warns:
             UserWarning: if an estimator that may not be normalised differs from "elbo" by more
-                than their errors, on the first 4 images. It is not checked if ``noise`` is given.
+                than their errors, on the first 4 images. It is not checked if ``indices`` are
+                given.
 
         Raises:
-            UserError: for images or noise of the wrong shape, values that are not grey levels,
-                unknown names or settings, and a non-finite likelihood.
+            UserError: for images of the wrong shape, values that are not grey levels, unknown
+                names or settings, and a non-finite likelihood.
         """
         levels = self.levels_of(images)
         estimator = self.default_estimator if estimator is None else estimator
@@ -320,19 +322,30 @@ class EBM(PretrainedModel):
         if labels is not None:
             labels = labels_of_images(labels, len(levels), self.config.classes())
 
-        def model_of(rows: slice) -> PathModel:
-            return self.model_for(None if labels is None else labels[rows])
+        num_dims = levels[0].numel()
+        size = images_per_batch(num_dims, self.device)
 
-        draws = draws_of(levels, self.dtype, seed, repeats, noise)
-        place = self.device, self.dtype
-        evaluation = LevelsEvaluation(estimator, self.cells, self.dequantiser, *place)
-        result = evaluation.likelihood(model_of, levels, draws, batch_size)
-        if noise is None and not estimator.is_normalised and self.default_estimator == "elbo":
-            few = levels[:NUM_COMPARED]
-            elbo = evaluation._replace(estimator=make_estimator("elbo", {}, seed))
-            draws = draws_of(few, self.dtype, seed, repeats=4)
-            bound = elbo.likelihood(model_of, few, draws, batch_size)
-            warn_of_disagreement(name_of(estimator), result, bound, levels[0].numel())
+        def evaluate(
+            estimator: Estimator, levels: Tensor, noise: ImageNoise, num: int
+        ) -> Likelihood:
+            estimates = []
+            with progress("likelihood", len(levels)) as bar:
+                for rows in batches(len(levels), batch_size, size):
+                    model = self.model_for(None if labels is None else labels[rows])
+                    batch, own = levels[rows].to(self.device), noise[rows]
+                    uniform = (own.uniform_like(batch.to(self.dtype)) for _ in range(num))
+                    place = model, batch, self.cells, self.dequantiser
+                    draws = [estimator.log_prob_of_levels(*place, u) for u in uniform]
+                    estimates.append(mean_over_draws(draws, estimator.error_is_drawn))
+                    bar.update(len(batch))
+            return likelihood_of(estimates, num_dims)
+
+        noise = dequantisation_noise(seed, len(levels), indices)
+        result = evaluate(estimator, levels, noise, check_argument(Draws, "repeats", repeats))
+        if indices is None and not estimator.is_normalised and self.default_estimator == "elbo":
+            few, elbo = levels[:NUM_COMPARED], make_estimator("elbo", {}, seed)
+            bound = evaluate(elbo, few, dequantisation_noise(seed, len(few)), 4)
+            warn_of_disagreement(name_of(estimator), result, bound, num_dims)
         return result
 
     def classify(
@@ -373,7 +386,7 @@ class EBM(PretrainedModel):
         noise_std = check_argument(Positive, "noise_std", noise_std)
         levels = self.levels_of(images)
         estimator = make_estimator(self.default_estimator, {}, seed)
-        source = seeded_noise(seed, range(len(levels)))
+        source = dequantisation_noise(seed, len(levels))
         path, probabilities = require_one_sided(self.model.path), []
         default = images_per_batch(levels[0].numel(), self.device)
         with progress("classify", num_draws * len(levels)) as bar:
@@ -404,18 +417,13 @@ class EBM(PretrainedModel):
         labels: Labels | None = None,
         guidance_scale: float = 1.0,
         batch_size: int | None = None,
-        return_log_density: bool = False,
         **settings: Any,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Draw images (num_images, C, H, W) in [0, 1], quantised to the model's grey levels.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> ebm.sample(2, sampler="dpm", num_steps=3).shape
         torch.Size([2, 1, 8, 8])
-        >>> settings = {"num_steps": 3, "return_log_density": True}
-        >>> images, log_density = ebm.sample(2, sampler="probability_flow", **settings)
-        >>> log_density.shape
-        torch.Size([2])
 
         Args:
             sampler: name in ``SAMPLERS`` with settings ``settings``, or a sampler.
@@ -426,18 +434,11 @@ class EBM(PretrainedModel):
                 p(x | label), larger values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It only changes
                 samples by rounding, and by the shared steps of ``method=dopri5``.
-            return_log_density: also return the log densities (num_images,), in nats, of the points
-                in the model's space before the final denoising step. They are not probabilities of
-                the images: for these, call ``log_prob``. Requires the sampler "probability_flow";
-                ``num_probes`` is 2 by default, see ``ProbabilityFlowSampler``.
 
         Raises:
-            UserError: for labels that the model does not have, a guidance scale below 0 or without
-                labels, and ``return_log_density`` with another sampler.
+            UserError: for labels that the model does not have, and a guidance scale below 0 or
+                without labels.
         """
-        if return_log_density and isinstance(sampler, str):
-            choose("sampler for return_log_density", sampler, ("probability_flow",))
-            settings = {"num_probes": 2, **settings}
         frames = self.iterate_sample(
             num_images, sampler, seed, labels, guidance_scale, batch_size, **settings
         )
@@ -445,11 +446,7 @@ class EBM(PretrainedModel):
             for last in frames:
                 bar.total = last.num_steps
                 bar.update(last.step - bar.n)
-        if not return_log_density:
-            return self.to_images(last.x)
-        if last.log_density is None:
-            raise UserError("return_log_density needs ProbabilityFlowSampler(num_probes=2).")
-        return self.to_images(last.x), last.log_density.cpu()
+        return self.to_images(last.x)
 
     def iterate_sample(
         self,

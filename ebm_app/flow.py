@@ -1,6 +1,7 @@
 """``Flow``: a normalising flow, which is a fitted space with a base density."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,12 +9,16 @@ from torch import Tensor
 from ebm_app.config import FORMAT_VERSION, ImageShape
 from ebm_app.data.levels import checked_levels, dequantise, quantise_samples
 from ebm_app.folders import FLOW
-from ebm_app.likelihood.bits import Likelihood, likelihood_of
-from ebm_app.likelihood.noise import noise_for
+from ebm_app.likelihood.bits import (
+    Likelihood,
+    dequantisation_noise,
+    likelihood_of,
+    mean_over_draws,
+)
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import build_space
-from ebm_app.utils.fields import NumLevels, PositiveInt, Seed, check_argument, configuration
+from ebm_app.utils.fields import Draws, NumLevels, PositiveInt, Seed, check_argument, configuration
 from ebm_app.utils.random import SAMPLES, ImageNoise
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
@@ -60,18 +65,17 @@ class Flow(PretrainedModel):
     def likelihood(
         self,
         images: Tensor,
-        noise: Tensor | None = None,
-        repeats: int | None = None,
+        repeats: int = 1,
         seed: int = 0,
+        indices: Sequence[int] | None = None,
     ) -> Likelihood:
         """Return a lower bound on the log-likelihood of quantised images by uniform
-        dequantisation: the mean over K draws of log p(x) - D log L. Its ``error`` is 0.
+        dequantisation: the mean over draws of log p(x) - D log L. Its ``error`` is 0 for one
+        draw, and the error over draws for several.
 
         Args:
             images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].
-            noise: (K, B, C, H, W) uniform numbers in [0, 1). Default: random draws.
-            repeats: number of random draws. Default: 1.
-            seed: seed of the random draws.
+            repeats, seed, indices: as for ``EBM.likelihood``.
 
         Raises:
             UserError: for images of the wrong shape, values that are not grey levels, and a
@@ -79,13 +83,15 @@ class Flow(PretrainedModel):
         """
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels)
-        noise = noise_for(levels, self.dtype, seed, repeats, noise).to(self.device)
-        levels = levels.to(self.device)
+        noise = dequantisation_noise(seed, len(levels), indices)
+        levels, draws = levels.to(self.device), []
         num_dims = levels[0].numel()
-        draws = [self.log_density(dequantise(levels, config.num_levels, u)) for u in noise]
-        log_prob = torch.stack(draws).mean(0) - num_dims * math.log(config.num_levels)
-        exact = LogDensityEstimate(log_prob, torch.zeros_like(log_prob), None, len(noise))
-        return likelihood_of([exact], num_dims)
+        for _ in range(check_argument(Draws, "repeats", repeats)):
+            u = noise.uniform_like(levels.to(self.dtype))
+            log_density = self.log_density(dequantise(levels, config.num_levels, u))
+            value = log_density - num_dims * math.log(config.num_levels)
+            draws.append(LogDensityEstimate(value, torch.zeros_like(value), None, 1))
+        return likelihood_of([mean_over_draws(draws, error_is_drawn=False)], num_dims)
 
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:

@@ -89,11 +89,16 @@ def test_settings_of_an_instance_are_not_ignored(ebm):
     assert "num_draws" in error_of(ebm.likelihood, IMAGES, estimator, num_draws=2)
 
 
-def test_repeats_and_other_noise_are_refused(ebm, flow):
-    noise = torch.rand(3, *IMAGES.shape, generator=generator())
+def test_noise_of_an_image_depends_on_its_index(ebm, flow):
     for model in (ebm, flow):
-        assert torch.equal(bits(model, noise=noise, repeats=3), bits(model, noise=noise))
-        assert "noise has 3 draws" in error_of(model.likelihood, IMAGES, noise=noise, repeats=2)
+        whole = bits(model)
+        assert torch.equal(bits(model, indices=range(2)), whole)
+        last = bits(model, IMAGES[1:], indices=[1])
+        torch.testing.assert_close(last, whole[1:], rtol=0, atol=1e-5)
+        assert not torch.allclose(bits(model, IMAGES[1:]), last)
+        message = "Expected an index for each of 2 images, got 1 indices."
+        assert error_of(model.likelihood, IMAGES, indices=[1]) == message
+        error_of(model.likelihood, IMAGES, indices=[0, -1])
 
 
 def test_paths_are_text_or_paths(ebm):
@@ -118,16 +123,16 @@ def test_numpy_and_torch_scalars_are_accepted(ebm, flow):
 
 def test_other_dtypes_agree_or_are_refused(ebm):
     """Of the process, and of the model."""
-    noise, model = torch.rand(2, *IMAGES.shape), EBM(GREY)
-    expected = bits(ebm, noise=noise), ebm.sample(2, **STEPS)
+    model = EBM(GREY).eval()
+    expected = bits(ebm), ebm.sample(2, **STEPS)
     for dtype in (torch.float16, torch.float64):
         torch.set_default_dtype(dtype)
         try:
-            found = bits(ebm, noise=noise), ebm.sample(2, **STEPS)
+            found = bits(ebm), ebm.sample(2, **STEPS)
         finally:
             torch.set_default_dtype(torch.float32)
         torch.testing.assert_close(found, expected, check_dtype=False, rtol=1e-4, atol=1e-4)
     model.load_state_dict(ebm.state_dict())
-    found = bits(model.to(torch.float64), noise=noise)
+    found = bits(model.to(torch.float64))
     torch.testing.assert_close(found, expected[0], check_dtype=False, rtol=1e-4, atol=1e-4)
     error_of(model.to(torch.float16).likelihood, IMAGES)

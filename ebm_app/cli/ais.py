@@ -20,7 +20,6 @@ from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.scoring import bits_by_estimator
 from ebm_app.likelihood import TimeIntegral
-from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.nets.protocols import LogDensity, require
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown
@@ -47,10 +46,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
     _, levels = held_out(args, ebm)
-    noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", args)
     model = require(ebm.model, LogDensity, "ais")
-    points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
+    points, runs, results = ebm.encode(levels, args.seed), {}, {}
     for name in args.method:
         is_diffused, estimate = METHODS[name]
         if is_diffused not in runs:
@@ -63,9 +61,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         accelerator,
         ebm,
         levels,
-        noise,
         TimeIntegral(),
         args.batch_size,
+        args.repeats,
+        seed=args.seed,
         wrap=partial(tqdm, desc="bits per dim"),
     )
     num_dims = levels[0].numel()

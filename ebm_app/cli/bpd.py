@@ -6,8 +6,8 @@ ebm bpd digits --estimator "elbo num_nodes=32" elbo "elbo num_nodes=8" --split v
 
 The first table has the mean over images, its standard error (stderr), and the numerical error of
 the mean (numerical_error) and of a single image (image_error). The numerical error is due to the
-estimator and, with at least 2 --repeats, to dequantisation. The second table has the differences
-between estimators, which measure the error of the model.
+estimator. The second table has the differences between estimators, which measure the error of the
+model.
 """
 
 import sys
@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.utils.fields import Draws, configuration, setting
+from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown, warn_of_disagreements
 from ebm_app.utils.registry import choose, settings_of_each
 
@@ -46,7 +46,6 @@ class Arguments(HeldOutFlags):
     estimator_args: tuple[str, ...] = setting(
         "settings KEY=VALUE, applied to every estimator that has them", ()
     )
-    repeats: Draws = setting("dequantisation draws per image", 1)
     labels: bool = setting("evaluate p(x | label) with the labels of the images", False)
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 
@@ -76,14 +75,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.evaluation.held_out import labels_for
     from ebm_app.evaluation.reference import save_bits
     from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
-    from ebm_app.likelihood.noise import dequantisation_noise
     from ebm_app.utils.processes import shut_down
 
     accelerator, ebm = open_model(args)
     estimators = make_estimators(args, ebm)
     data, levels = held_out(args, ebm)
     labels = labels_for(ebm.config, data, args.split)[: args.limit] if args.labels else None
-    noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", args)
     output.data["images"] = data.summary()
@@ -96,9 +93,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
             accelerator,
             ebm,
             levels,
-            noise,
             estimator,
             args.batch_size,
+            args.repeats,
+            seed=args.seed,
             wrap=bar,
             labels=labels,
         )

@@ -35,7 +35,7 @@ class ImageFlags(CommonFlags, ImageFileFlags, ModelFlag):
 class HeldOutFlags(ImageFlags):
     """Flags of a command that evaluates the density of a model on images."""
 
-    repeats: Draws = setting("dequantisation draws per image", 4)
+    repeats: Draws = setting("dequantisation draws per image", 1)
     batch_size: BatchSize | None = setting(
         "images per network call; if not given, as many as fit in 2^17 elements", None
     )

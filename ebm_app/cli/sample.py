@@ -43,7 +43,7 @@ class Arguments(CommonFlags, ModelFlag):
     )
     sampler_args: tuple[str, ...] = setting(
         "other settings KEY=VALUE; defaults: end_variance=0.001; dpm: noise=0; probability_flow: "
-        "num_probes=None, method=multistep (or rk4, dopri5), rtol=0.0001, atol=0.0001; "
+        "method=multistep (or rk4, dopri5), rtol=0.0001, atol=0.0001; "
         "annealed_hmc: schedule=arc_length, steps_per_temperature=1, num_leapfrog_steps=4, "
         "final_steps=5, step_size=0.5, score=head, acceptance=work",
         (),

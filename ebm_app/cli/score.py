@@ -2,9 +2,9 @@
 
 ebm score digits photos --output scores.csv
 
-The table has one row per image: file, log_prob in nats, its standard error over dequantisation
-draws (stderr) and bits_per_dim. Rows are written after each batch. Images must have the size,
-channels and grey levels of the model, or be converted with --resize.
+The table has one row per image: file, log_prob in nats, its error (stderr) and bits_per_dim. Rows
+are written after each batch. Images must have the size, channels and grey levels of the model, or
+be converted with --resize.
 """
 
 import csv
@@ -26,7 +26,7 @@ from ebm_app.cli.command_line import (
     parse,
 )
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
+from ebm_app.utils.fields import BatchSize, Draws, configuration, setting
 from ebm_app.utils.files import name_in_errors
 
 if TYPE_CHECKING:
@@ -43,11 +43,7 @@ class Arguments(CommonFlags, ImageFileFlags, ModelFlag):
     folder: Positional[Path] = argument("folder of images, searched recursively")
     output: Path = setting("CSV file to write", Path("scores.csv"))
     estimator: str | None = setting("estimator of log p; if not given, the model's", None)
-    repeats: AtLeastTwo | None = setting(
-        "dequantisation draws per image; if not given, 8 to 128, until the error is 0.02 bits per "
-        "dim",
-        None,
-    )
+    repeats: Draws = setting("dequantisation draws per image", 1)
     batch_size: BatchSize | None = setting(
         "images per batch, after which rows are written; if not given, as many as have 2^14 "
         "values in all draws on a CPU, or 2^17 on a GPU",
@@ -62,12 +58,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     # slow to import, and not needed for --help
     from ebm_app.ebm import EBM
     from ebm_app.likelihood.bits import images_per_batch
-    from ebm_app.likelihood.draws import CHECKS
     from ebm_app.utils.processes import resolve_device
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     files = list_images(args.folder)
-    num_dims = math.prod(ebm.config.image_shape) * (args.repeats or CHECKS[0])
+    num_dims = math.prod(ebm.config.image_shape) * args.repeats
     size, rows = args.batch_size or images_per_batch(num_dims, ebm.device), []
     for begin in tqdm(range(0, len(files), size), desc="score"):
         images = read_levels(files, begin, size, ebm.config, args)
@@ -139,8 +134,6 @@ def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list
     """
     import torch  # slow to import
 
-    from ebm_app.likelihood.noise import seeded_noise
-
-    batch, noise = torch.stack([*images.values()]), seeded_noise(args.seed, images)
-    result = ebm.likelihood(batch, args.estimator, noise, args.repeats, args.seed)
+    batch, indices = torch.stack([*images.values()]), [*images]
+    result = ebm.likelihood(batch, args.estimator, args.repeats, args.seed, indices)
     return [each.tolist() for each in (result.log_prob, result.error, result.bits_per_dim)]

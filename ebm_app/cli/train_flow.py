@@ -44,7 +44,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     from ebm_app.data.levels import dequantise
     from ebm_app.flow import Flow, FlowConfig
-    from ebm_app.likelihood.noise import dequantisation_noise
     from ebm_app.spaces import SPACES
     from ebm_app.utils.fitting import fit
     from ebm_app.utils.processes import resolve_device
@@ -79,8 +78,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             pass
     flow.eval().save_pretrained(args.output_dir)
     validation = data.validation[:NUM_VALIDATION]
-    noise = dequantisation_noise(NUM_DRAWS, validation, args.seed)
-    bits = flow.likelihood(validation, noise=noise).bits_per_dim
+    bits = flow.likelihood(validation, NUM_DRAWS, args.seed).bits_per_dim
     figures = {
         "output_dir": str(args.output_dir),
         "bits_per_dim": bits.mean().item(),

@@ -1,6 +1,5 @@
 """Bits per dim of many images by estimators, on all processes."""
 
-import math
 import time
 from itertools import combinations
 from math import isfinite, log, sqrt
@@ -13,8 +12,7 @@ from torch import Tensor
 from ebm_app.data.labels import names_of
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
-from ebm_app.likelihood import ESTIMATORS, Estimator
-from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
+from ebm_app.likelihood import Estimator
 from ebm_app.utils.processes import Wrap, sharded
 from ebm_app.utils.tensors import standard_error
 
@@ -26,7 +24,6 @@ def bits_of_images(
     accelerator: Accelerator,
     model: EBM | Flow,
     levels: Tensor,
-    noise: Tensor,
     batch_size: int | None = None,
     wrap: Wrap = iter,
     labels: Tensor | None = None,
@@ -35,16 +32,15 @@ def bits_of_images(
     """Compute ``model.likelihood`` of images, sharded over all processes.
 
     Returns the bits per dim, the errors of the estimator in nats, NaN if unknown, and the NFE:
-    (N,) each.
+    (N,) each. The noise of an image depends on its index, neither on the batches nor on the number
+    of processes.
 
     Args:
         levels: grey levels (N, C, H, W).
-        noise: uniform numbers (K, N, C, H, W) for all images, so that the result depends neither
-            on the batches nor on the number of processes.
         batch_size: images per network call; if None, the model's default.
         wrap: wraps the batches, for a progress bar.
         labels: indices of classes (N,), for log P(image | label).
-        options: further arguments of ``model.likelihood``.
+        options: further arguments of ``model.likelihood``, such as ``seed`` and ``repeats``.
     """
 
     if batch_size is not None and isinstance(model, EBM):  # a flow has no batch size
@@ -54,7 +50,7 @@ def bits_of_images(
         conditions = {}
         if labels is not None:
             conditions["labels"] = names_of(labels[rows], model.config.classes())
-        result = model.likelihood(levels[rows], noise=noise[:, rows], **conditions, **options)
+        result = model.likelihood(levels[rows], indices=rows.tolist(), **conditions, **options)
         nfe = torch.full_like(result.error, result.nfe)
         return torch.stack([result.bits_per_dim, result.error, nfe], 1)
 
@@ -67,9 +63,9 @@ def bits_by_estimator(
     accelerator: Accelerator,
     ebm: EBM,
     levels: Tensor,
-    noise: Tensor,
     estimator: Estimator,
     batch_size: int | None,
+    repeats: int,
     **options: Any,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Return the bits per dim (N,) of images by one estimator, and a summary.
@@ -83,8 +79,8 @@ def bits_by_estimator(
         options: further arguments of ``bits_of_images``.
     """
     begin = time.perf_counter()
-    options["estimator"] = estimator
-    bits, error, nfe = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
+    options |= {"estimator": estimator, "repeats": repeats}
+    bits, error, nfe = bits_of_images(accelerator, ebm, levels, batch_size, **options)
     end = ebm.dequantiser.time(ebm.cells, ebm.model.path, ebm.model.end)
     image_error = error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
     is_known = isfinite(image_error)  # NaN for a single probe or draw
@@ -97,7 +93,7 @@ def bits_by_estimator(
         "t_margin": 1 - end,
         "nfe": nfe.mean().item(),
         "num_images": len(levels),
-        "repeats": len(noise),
+        "repeats": repeats,
         "seconds": time.perf_counter() - begin,
     }
 
@@ -125,31 +121,3 @@ def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:
             }
         )
     return pairs
-
-
-def mean_likelihood(
-    draws: list[Likelihood], estimator: str, num_dims: int
-) -> dict[str, float | int]:
-    """Return the mean log-likelihood of one image over dequantisation draws, in nats and in bits
-    per dim, each with its standard error, which is NaN for a single draw.
-
-    Args:
-        draws: results for copies of the same image.
-        estimator: name of the estimator. If its error is deterministic, and so shared by all
-            draws, the error is added in quadrature to the standard error of the mean.
-        num_dims: number of dimensions of the image.
-    """
-    log_prob = torch.cat([draw.log_prob for draw in draws])
-    errors = torch.cat([draw.error for draw in draws])
-    error = standard_error(log_prob) if len(log_prob) > 1 else torch.tensor(math.nan)
-    if not ESTIMATORS[estimator].error_is_drawn:
-        error = error.hypot(errors.double().square().mean().sqrt())
-    nats = log_prob.mean()
-    return {
-        "log_prob": nats.item(),
-        "log_prob_error": error.item(),
-        "bits_per_dim": to_bits_per_dim(nats, num_dims).item(),
-        "bits_error": -to_bits_per_dim(error, num_dims).item(),
-        "repeats": len(log_prob),
-        "nfe": draws[0].nfe,
-    }

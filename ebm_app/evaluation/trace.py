@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
-from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.likelihood.noise import noise_for
+from ebm_app.likelihood.bits import dequantisation_noise, to_bits_per_dim
 from ebm_app.nets.protocols import TimeScore
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.tensors import standard_normal_log_density
@@ -47,7 +46,8 @@ def trace(ebm: EBM, image: Tensor, seed: int = 0) -> Trace | None:
         return None
     path = require_one_sided(model.path)
     levels = to_levels(image, ebm.config.num_levels)
-    point = ebm.dequantise(levels, noise_for(levels, ebm.dtype, seed)[0])
+    noise = dequantisation_noise(seed, len(levels))
+    point = ebm.dequantise(levels, noise.uniform_like(levels.to(ebm.dtype)))
     ends = path.arc_length(torch.tensor([model.start, point.t], dtype=torch.float64))
     lengths = torch.linspace(*ends.tolist(), NUM_TIMES, dtype=torch.float64)
     times = path.arc_length_inverse(lengths)

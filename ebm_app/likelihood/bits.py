@@ -5,8 +5,8 @@ density q(y | k) on its cells. By Jensen's inequality,
 
     log P(k) >= E_{y ~ q}[log p_t(y) - log q(y | k)],
 
-where the expectation is averaged over K draws. The dequantiser determines q and t, and the
-estimator computes log p_t(y). A uniform distribution over L levels has log2(L) bits per dim.
+where the expectation is a mean over ``repeats`` draws. The dequantiser determines q and t, and
+the estimator computes log p_t(y). A uniform distribution over L levels has log2(L) bits per dim.
 """
 
 import math
@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from ebm_app.likelihood.estimator import MANY_DRAWS, error_over_draws
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import PositiveInt, check_argument
+from ebm_app.utils.fields import PositiveInt, Seed, check_argument
 from ebm_app.utils.output import MAX_DISAGREEMENT
+from ebm_app.utils.random import DEQUANTISATION, ImageNoise
 from ebm_app.utils.tensors import standard_error
 
 if TYPE_CHECKING:
@@ -39,15 +41,13 @@ class Likelihood(NamedTuple):
     Attributes:
         log_prob: (B,), estimate of log P in nats; a lower bound by the estimator "elbo".
         bits_per_dim: (B,), -log P / (D log 2).
-        error: (B,), error of ``log_prob`` in nats: that of the estimator, combined with the
-            standard error over several draws of the dequantiser; NaN if unknown. By default it is
-            at most 0.02 bits per dim, see ``ebm_app.likelihood.draws``.
+        error: (B,), error of ``log_prob`` in nats, see ``mean_over_draws``; NaN if unknown.
         components: (B, C, H, W), per-dimension terms that sum to ``log_prob``, or None.
         nfe: forward and backward passes of the network per image; a backward pass to the input
             costs about as much as a forward pass.
 
     >>> from ebm_app import EBM
-    >>> result = EBM.from_pretrained("digits").likelihood(torch.zeros(2, 1, 8, 8), repeats=1)
+    >>> result = EBM.from_pretrained("digits").likelihood(torch.zeros(2, 1, 8, 8))
     >>> result.log_prob.shape, result.components.shape, result.nfe
     (torch.Size([2]), torch.Size([2, 1, 8, 8]), 16)
     >>> result.to_frame().columns.tolist()
@@ -75,6 +75,42 @@ class Likelihood(NamedTuple):
 
         names = ("log_prob", "bits_per_dim", "error")
         return DataFrame({name: getattr(self, name).detach().cpu().numpy() for name in names})
+
+
+def dequantisation_noise(seed: int, num: int, indices: Sequence[int] | None = None) -> ImageNoise:
+    """Return the noise from which the dequantiser draws, for ``num`` images. That of an image
+    depends on the seed and its index, by default its position.
+
+    Raises:
+        UserError: for a seed or an index out of range, or another number of indices.
+    """
+    indices = range(num) if indices is None else check_argument(list[Seed], "indices", [*indices])
+    if len(indices) != num:
+        raise UserError(f"Expected an index for each of {num} images, got {len(indices)} indices.")
+    return ImageNoise(check_argument(Seed, "seed", seed), indices, DEQUANTISATION)
+
+
+def mean_over_draws(
+    draws: Sequence[LogDensityEstimate], error_is_drawn: bool
+) -> LogDensityEstimate:
+    """Return the mean of K draws of an estimate for B images, with its error.
+
+    If the errors of the draws are drawn, the error of the mean is their root mean square over
+    sqrt(K), or from ``MANY_DRAWS`` draws on the spread of the draws. Other errors do not average
+    out, and exclude the dequantiser: with several draws, the spread is added.
+    """
+    repeats = len(draws)
+    values, errors = (torch.stack([each[field] for each in draws]) for field in (0, 1))
+    error = errors.square().mean(0).sqrt()
+    if error_is_drawn:
+        few = repeats < MANY_DRAWS
+        error = error / math.sqrt(repeats) if few else error_over_draws(values)
+    elif repeats > 1:
+        error = error.hypot(error_over_draws(values))
+    components = None
+    if draws[0].components is not None:
+        components = sum(each.components for each in draws) / repeats
+    return LogDensityEstimate(values.mean(0), error, components, sum(each.nfe for each in draws))
 
 
 def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Likelihood:

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
+from ebm_app.likelihood.estimator import MANY_DRAWS, PointEstimator, error_over_draws
 from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
 from ebm_app.nets.time_score import MomentsModel
 from ebm_app.paths import OneSidedPath, require_one_sided
@@ -23,8 +23,6 @@ from ebm_app.utils.tensors import (
 
 #: Time at which p_t is replaced by N(0, I), and fraction of v_t at which the integral ends.
 START, TAIL = 1e-4, 1e-5
-#: Min number of draws to estimate the error from their spread.
-MANY_DRAWS = 8
 #: Weight in a guess of the neighbour with less noise, for up to 8 nodes, and for 16 or more. With
 #: equal weights, the spread of the bound with 8 nodes on MNIST is 0.051 instead of 0.039 bits.
 CLEARER_OF_8, CLEARER_OF_16 = 0.2, 0.5

@@ -16,6 +16,9 @@ from ebm_app.likelihood.dequantisation import Cells, Dequantiser
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.utils.tensors import sum_except_batch
 
+#: Min number of draws to estimate the error of their mean from their spread
+MANY_DRAWS = 8
+
 
 class Estimator(ABC):
     """Estimator of the log probability of images. Subclasses are frozen dataclasses of settings.

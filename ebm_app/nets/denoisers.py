@@ -22,12 +22,11 @@ et al. 2022, arXiv:2206.00364, for the rescaling.
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from ebm_app.nets.modes import evaluation_copy
 from ebm_app.nets.path_model import PathModel, expand_time
 from ebm_app.nets.protocols import Time
 from ebm_app.paths import LogSNRPath
@@ -186,8 +185,7 @@ class DenoiserModel(PathModel):
     torch.Size([2, 1, 8, 8])
 
     Args:
-        net: a function or module, (x (B, C, H, W), time (B,)) -> (B, C, H, W). Of a module, a copy
-            in evaluation mode is used, which shares its weights; see ``evaluation_copy``.
+        net: a function or module, (x (B, C, H, W), time (B,)) -> (B, C, H, W).
         prediction: a key of ``NOISE_OF``.
         schedule: noise schedule.
 
@@ -206,7 +204,6 @@ class DenoiserModel(PathModel):
             raise UserError(f"Expected a function or module, got a {type(net).__name__}.")
         weights = []
         if isinstance(net, nn.Module):
-            net = evaluation_copy(net)
             weights = [w for w in chain(net.parameters(), net.buffers()) if w.is_floating_point()]
         self.net, self.schedule, self.noise_of, self.t_margin = net, schedule, noise_of, 0.0
         # device and dtype of the model, also if the network is a function
@@ -239,11 +236,6 @@ class DenoiserModel(PathModel):
     def score_cost(self, t: float) -> int:
         """Return the number of network evaluations per call of ``score``."""
         return 1
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of this module, but not of the network."""
-        self.training = mode
-        return self
 
 
 def own_time(schedule: NoiseSchedule, t: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from ebm_app.config import Calibration
 from ebm_app.nets.level_mixture import LevelMixture
-from ebm_app.nets.modes import in_evaluation_mode
 from ebm_app.nets.path_model import NetworkInputs, arc_length_fraction, expand_time
 from ebm_app.nets.protocols import PROVIDERS, Time
 from ebm_app.nets.time_score import ModelOutput, MomentsModel, SteinScoreModel
@@ -85,8 +84,8 @@ class EnergyModel(SteinScoreModel):
     def terms(self, x: Tensor, t: Time, condition: Tensor | None = None) -> Tensor:
         """Return the terms of log p_t(x) in nats, (B, *) float64, at x (B, *)."""
         time = expand_time(t, x)
-        base, model = self.base(x, time), in_evaluation_mode(self)
-        return base.log_density.double() + model.learned(x, base.features, time, condition)
+        base = self.base(x, time)
+        return base.log_density.double() + self.learned(x, base.features, time, condition)
 
     def learned(self, x: Tensor, features: Tensor, t: Tensor, condition: Tensor | None) -> Tensor:
         """Return the terms (B, *) float64 of the difference from the base."""

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from ebm_app.folders import PIPELINE_FILE, find_folder, first_line
 from ebm_app.nets.denoisers import AlphasCumprod, DenoiserModel
-from ebm_app.nets.modes import unwrapped
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import read_json
 from ebm_app.utils.random import initial_weights
@@ -46,8 +45,7 @@ def read_pipeline(source: Any) -> tuple[DenoiserModel, tuple[int, int, int]]:
 
     Args:
         source: a pipeline, its folder or hub id, or a pair of a ``UNet2DModel`` and a scheduler.
-            The network may be compiled or in a ``DataParallel``. A predicted variance (2 C output
-            channels) is ignored with a warning.
+            A predicted variance (2 C output channels) is ignored with a warning.
 
     Raises:
         UserError: for an unsupported pipeline, network, scheduler or setting, and files that
@@ -122,7 +120,6 @@ def _scheduler_file(folder: Path) -> Path:
 
 def _model(net: Any, scheduler: Any) -> tuple[DenoiserModel, tuple[int, int, int]]:
     _check_kind(type(scheduler).__name__, SCHEDULERS)
-    net = unwrapped(net)
     if not isinstance(net, diffusers.UNet2DModel):
         raise UserError(f"Expected a UNet2DModel, got a {type(net).__name__}.")
     config, channels = net.config, net.config.in_channels

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ebm_app.nets.grey_levels import level_log_prob
-from ebm_app.nets.modes import in_evaluation_mode
 from ebm_app.nets.path_model import PathModel, expand_time
 from ebm_app.nets.protocols import PROVIDERS, LogDensityEstimate, Time
 from ebm_app.paths import GaussianPath, require_one_sided
@@ -96,24 +95,23 @@ class TimeScoreModel(PathModel, ABC):
         return other
 
     def output(self, x: Tensor, t: Time) -> ModelOutput:
-        """Return the output of the network in evaluation mode at ``x`` (n B, *), for n repetitions
-        of the B labels, if any. Unlike ``forward``, it does not depend on the mode of the model,
-        and leaves it unchanged.
+        """Return the output of the network at ``x`` (n B, *), for n repetitions of the B labels,
+        if any.
 
         Raises:
             UserError: if the number of points is not a multiple of the number of labels.
         """
-        times, evaluate = expand_time(t, x), in_evaluation_mode(self)
+        times = expand_time(t, x)
         if self.labels is None:
-            return evaluate(x, times)
+            return self(x, times)
         num = len(self.labels)
         if len(x) % num or len(x) < num:
             raise UserError(f"Expected a point for each of {num} labels, got {len(x)} points.")
         labels = self.labels.to(x.device).repeat(len(x) // num)
-        conditional = evaluate(x, times, labels=labels)
+        conditional = self(x, times, labels=labels)
         if self.guidance_scale == 1:
             return conditional
-        free = evaluate(x, times)
+        free = self(x, times)
         mixed = [  # a model may have no Stein score
             None if end is None else torch.lerp(start, end, self.guidance_scale)
             for start, end in zip(free[:2], conditional[:2], strict=True)

@@ -21,7 +21,6 @@ class Frame(NamedTuple):
     Attributes:
         nfe: network evaluations per point so far: forward and backward passes.
         acceptance: mean acceptance probability at the last temperature; None for a flow.
-        log_density: (B,), of the last points before denoising, in nats; None if not computed.
     """
 
     x: Tensor
@@ -29,7 +28,6 @@ class Frame(NamedTuple):
     num_steps: int
     nfe: int
     acceptance: float | None = None
-    log_density: Tensor | None = None
 
 
 class Sampler(ABC):
@@ -59,12 +57,8 @@ def iterate_batches(
         noise: noise of the N points.
         batches: rows of each batch.
     """
-    log_densities = []
     for index, rows in enumerate(batches):
         for frame in sampler.iterate(model_of(rows), x[rows], noise[rows]):
-            if frame.log_density is not None:
-                log_densities.append(frame.log_density)
-                frame = frame._replace(log_density=torch.cat(log_densities))
             points = torch.cat([x[: rows.start], frame.x, x[rows.stop :]])
             step, total = index * frame.num_steps + frame.step, len(batches) * frame.num_steps
             yield frame._replace(x=points, step=step, num_steps=total)

@@ -10,16 +10,13 @@ from ebm_app.nets.protocols import Counter, SteinScore
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import LOG_SNR
 from ebm_app.paths.flow_solvers import Method, SolverSettings, solve_flow
-from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
+from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
-from ebm_app.utils.fields import NonNegative, Positive, Probes, Steps, configuration
+from ebm_app.utils.fields import NonNegative, Positive, Steps, configuration
 from ebm_app.utils.random import Noise
-from ebm_app.utils.tensors import sum_except_batch
 
 #: Time at which p_t is replaced by N(0, I); alpha must exceed 0 there
 START = 1e-2
-#: Seed of the probes of a divergence, which also depend on the initial noise
-PROBE_SEED = 0
 
 
 @configuration
@@ -42,45 +39,31 @@ class ProbabilityFlowSampler(FlowSampler):
     """The probability-flow ODE by ``solve_flow`` in the log signal-to-noise ratio, then one
     denoising step (Tweedie's formula) with one evaluation of the score.
 
-    The log density of the points before the denoising step comes from the augmented ODE,
-
-        log p(x_t) = log N(x_0; 0, I) - int div u ds.
-
     Args:
         num_steps, end_variance: as for ``FlowSampler``.
-        num_probes: random probes of div u, each with a backward pass per evaluation; 0 computes
-            it exactly with one pass per dimension, None leaves out the log density.
         method: a key of ``SOLVERS``: "multistep" takes ``num_steps`` + 1 evaluations of the score,
             "rk4" 4 ``num_steps``. "dopri5" chooses its steps and yields the last frame only.
         rtol, atol: tolerances of "dopri5" in each step, see ``dopri5``.
     """
 
-    num_probes: Probes | None = None
     method: Method = "multistep"
     rtol: Positive = 1e-4
     atol: Positive = 1e-4
 
     def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         path, end = require_one_sided(model.path), end_time(model, START, self.end_variance)
-        probes = None if self.num_probes is None else probes_for(self.num_probes, x0, PROBE_SEED)
         counter = Counter()
         score = counter.count(model.score, model.score_cost)
-        flow = ProbabilityFlow(score, path, LOG_SNR, x0, (START, end), probes)
-        # each probe takes a backward pass
-        backward = 1 if probes is None else 1 + len(probes)
+        flow = ProbabilityFlow(score, path, LOG_SNR, x0, (START, end))
         settings = SolverSettings(self.num_steps, self.rtol, self.atol)
         for state in solve_flow(flow, self.method, settings):
             if state.s < 1:
                 step = round(state.s * self.num_steps)
-                yield Frame(state.x, step, self.num_steps, backward * counter.nfe)
-        log_density = None
-        if self.num_probes is not None:
-            log_det = state.log_det.mean(0) if self.num_probes else state.log_det.sum(0)
-            log_density = sum_except_batch(path.reference_log_density(x0)) - log_det
+                yield Frame(state.x, step, self.num_steps, counter.nfe)
         with torch.no_grad():
             x = denoised(model, state.x, model.score(state.x, end), end)
-        nfe = backward * counter.nfe + model.score_cost(end)
-        yield Frame(x, self.num_steps, self.num_steps, nfe, log_density=log_density)
+        nfe = counter.nfe + model.score_cost(end)
+        yield Frame(x, self.num_steps, self.num_steps, nfe)
 
 
 @configuration

@@ -33,7 +33,7 @@ from ebm_app.training.run import (
     refuse_compiler,
     start_or_resume,
 )
-from ebm_app.training.trainer import Trainer
+from ebm_app.training.trainer import VALIDATION_SEED, Trainer
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.tensors import expand_like, standard_error, sum_except_batch
@@ -67,8 +67,7 @@ def train_energy(config: TrainEnergy, teacher: EBM, data: ImageData) -> dict[str
         make_trainer = partial(build_trainer, accelerator, config, teacher, data)
         trainer = start_or_resume(accelerator, config, make_trainer)
         figures = fit_and_report(trainer, data, output, began)
-        noise = trainer.noise[:1]
-        figures |= calibrate(accelerator, output.folder, trainer.validation, noise)
+        figures |= calibrate(accelerator, output.folder, trainer.validation)
         if not accelerator.is_main_process:
             return None
         output.save(figures)
@@ -205,9 +204,7 @@ def unet_name(name: str) -> str:
     return name.rpartition("unet.")[2]
 
 
-def calibrate(
-    accelerator: Accelerator, folder: Path, levels: Tensor, noise: Tensor
-) -> dict[str, Any]:
+def calibrate(accelerator: Accelerator, folder: Path, levels: Tensor) -> dict[str, Any]:
     """Measure the calibration offset of the energy network in a folder and store it there.
 
     The offset is the log density from one evaluation minus the variational bound from the
@@ -215,12 +212,12 @@ def calibrate(
 
     Args:
         levels: validation images (N, C, H, W).
-        noise: dequantisation noise (1, N, C, H, W).
     """
     ebm = EBM.from_pretrained(folder, str(accelerator.device))
     ebm.model.calibration = Calibration()
+    bits_by = partial(bits_of_images, accelerator, ebm, levels, seed=VALIDATION_SEED)
     one_pass, bound = (
-        bits_of_images(accelerator, ebm, levels, noise, estimator=estimator)[0].double()
+        bits_by(estimator=estimator)[0].double()
         for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
     )
     nats = (bound - one_pass) * math.log(2) * levels.shape[1:].numel()

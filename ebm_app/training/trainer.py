@@ -21,7 +21,6 @@ from tqdm.auto import tqdm
 from ebm_app.data.pictures import image_grid, save_image
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
-from ebm_app.likelihood.noise import dequantisation_noise
 from ebm_app.objectives.regression import Objective
 from ebm_app.training import checkpoint
 from ebm_app.training.batches import Batches
@@ -117,8 +116,6 @@ class Trainer:
         self.signals = StopSignals(accelerator)
         self.metrics = MetricsLog(accelerator, self.output_dir, config)
         self.validation = validation[: config.validation_images]
-        repeats = config.validation_repeats
-        self.noise = dequantisation_noise(repeats, self.validation, VALIDATION_SEED)
         settings = {"train": to_dict(config), "ebm": to_dict(ebm.config)}
         self.now = checkpoint.Progress(settings, batches.size)
         self.pending: list[Tensor] = []
@@ -349,18 +346,16 @@ class Trainer:
         """Validate on the first images only; 0 keeps all of them."""
         if num_images:
             self.validation = self.validation[:num_images]
-            self.noise = self.noise[:, :num_images]
         self.now.validation_images = num_images
 
     def seconds_of_validation(self, num_images: int) -> float:
         """Return the seconds of a validation on ``num_images`` images."""
-        validation, noise = self.validation, self.noise
-        self.validation, self.noise = validation[:num_images], noise[:, :num_images]
+        validation, self.validation = self.validation, self.validation[:num_images]
         self.ebm.eval()
         begin = time.perf_counter()
         self.validate()
         seconds = time.perf_counter() - begin
-        self.validation, self.noise = validation, noise
+        self.validation = validation
         return seconds
 
     def validate(self) -> dict[str, float]:
@@ -368,17 +363,21 @@ class Trainer:
         validations use the same images and noise, also those of runs with other seeds."""
         metrics = {"validation_loss": self.validation_loss()}
         default = self.ebm.default_estimator
-        metrics |= self.bits("validation", estimator=default, seed=VALIDATION_SEED)
+        metrics |= self.bits("validation", default)
         if (second := self.second_estimator) != default:
-            metrics |= self.bits(f"validation_{second}", estimator=second)
+            metrics |= self.bits(f"validation_{second}", second)
         return metrics
 
-    def bits(self, name: str, **options: Any) -> dict[str, float]:
-        """Return the mean validation bits per dim and its standard error. ``options`` are passed
-        to ``EBM.likelihood``."""
-        watch = partial(self.watch, name=name)
+    def bits(self, name: str, estimator: str) -> dict[str, float]:
+        """Return the mean validation bits per dim and its standard error."""
         bits, *_ = bits_of_images(
-            self.accelerator, self.ebm, self.validation, self.noise, wrap=watch, **options
+            self.accelerator,
+            self.ebm,
+            self.validation,
+            wrap=partial(self.watch, name=name),
+            estimator=estimator,
+            repeats=self.config.validation_repeats,
+            seed=VALIDATION_SEED,
         )
         return {
             f"{name}_bits_per_dim": bits.mean().item(),

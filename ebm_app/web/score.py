@@ -15,14 +15,14 @@ from torch import Tensor
 from ebm_app.evaluation.drawings import prepare_drawing, read_upload
 from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.reference import HeldOutBits
-from ebm_app.evaluation.scoring import mean_likelihood
+from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.utils.errors import UserError
 
 from . import shared
 from .models import LoadedModel, Models
 
-#: Default number of dequantisation draws, its max, and draws per call of the model
-DRAWS, MAX_DRAWS, BATCH = 4, 32, 4
+#: Default number of dequantisation draws, and its max
+DRAWS, MAX_DRAWS = 4, 32
 #: Noise draws for the class
 CLASS_DRAWS = 2
 #: Min probability of a class that is named
@@ -124,13 +124,15 @@ class Scorer:
         """Yield the answer after each of its parts."""
         ebm, held_out = loaded.ebm, loaded.held_out
         answer = Answer(shared.render(image, 280), "Computing")
-        draws = []
-        for begin in range(0, repeats, BATCH):
-            copies = image.expand(min(BATCH, repeats - begin), -1, -1, -1)
-            draws.append(ebm.likelihood(copies, repeats=1, seed=self.seed + begin))
-            yield answer
+        yield answer
+        result = ebm.likelihood(image, repeats=repeats, seed=self.seed)
         metrics = {
-            **mean_likelihood(draws, ebm.default_estimator, image.numel()),
+            "log_prob": result.log_prob.item(),
+            "log_prob_error": result.error.item(),
+            "bits_per_dim": result.bits_per_dim.item(),
+            "bits_error": -to_bits_per_dim(result.error, image.numel()).item(),
+            "repeats": repeats,
+            "nfe": result.nfe,
             "estimator": ebm.default_estimator,
             "num_dims": image.numel(),
             "p_value": None,

@@ -1,4 +1,4 @@
-"""Dequantisers, and bits per dim of known densities averaged over draws of the noise."""
+"""Dequantisers, and bits per dim of known densities averaged over draws of the dequantiser."""
 
 import math
 from functools import partial
@@ -10,8 +10,12 @@ from conftest import error_of
 from exact import F64, ExactModel, density_of, generator, two_modes, uniform, z_score
 from scipy import stats
 
+from ebm_app import EBM
+from ebm_app.config import EBMConfig
+from ebm_app.data.images import load_images
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import TimeIntegral
+from ebm_app.likelihood.bits import dequantisation_noise, mean_over_draws
 from ebm_app.likelihood.dequantisation import (
     Cells,
     Decoder,
@@ -19,9 +23,8 @@ from ebm_app.likelihood.dequantisation import (
     TruncatedNormal,
     UniformDequantisation,
 )
-from ebm_app.likelihood.draws import DequantisationDraws, LevelsEvaluation
 from ebm_app.likelihood.estimator import error_over_draws
-from ebm_app.likelihood.noise import GivenNoise
+from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.nets.time_score import ModelOutput, MomentsModel
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
@@ -35,20 +38,25 @@ def images(num_levels, num=3, shape=SHAPE):
     return torch.randint(num_levels, (num, *shape), generator=generator())
 
 
-def likelihood(model, levels, num_levels, u, nodes=64):
-    density, dequantiser = density_of(model, nodes), UniformDequantisation()
-    place = torch.device("cpu"), F64
-    evaluation = LevelsEvaluation(TimeIntegral(), cells(num_levels), dequantiser, *place)
-    draws = DequantisationDraws(GivenNoise(u), (len(u),))
-    return evaluation.likelihood(lambda rows: density, levels, draws, 2)
+def likelihood(model, levels, num_levels, repeats, nodes=64):
+    model.register_buffer("unused", torch.zeros(1, dtype=F64))  # sets device and dtype
+    settings = {"dequantisation": "uniform", "stein_head": False}
+    ebm = EBM(EBMConfig("mine", SHAPE, num_levels, **settings), density_of(model, nodes))
+    return ebm.likelihood(levels.byte(), TimeIntegral(), repeats, seed=1, batch_size=2)
+
+
+def noise_of(num, repeats):
+    """The noise of each draw, (repeats, num, *)."""
+    noise = dequantisation_noise(1, num)
+    return torch.stack([noise.uniform(*SHAPE).double() for _ in range(repeats)])
 
 
 @pytest.mark.parametrize("num_levels", [2, 17, 256])
 def test_gaussian_bits_match_closed_form(num_levels):
     """The density at the last time is N(alpha mu, alpha^2 s^2 + v)."""
     levels = images(num_levels)
-    u, model = uniform((2, *levels.shape), 1), ExactModel(LinearVPPath(), EPS, [[MEAN]], [STD])
-    result = likelihood(model, levels, num_levels, u)
+    u, model = noise_of(3, 2), ExactModel(LinearVPPath(), EPS, [[MEAN]], [STD])
+    result = likelihood(model, levels, num_levels, 2)
     alpha = 1 - EPS
     density = torch.distributions.Normal(alpha * MEAN, (alpha**2 * STD**2 + 1 - alpha**2) ** 0.5)
     pixels = 2 * (levels + u) / num_levels - 1
@@ -60,17 +68,55 @@ def test_gaussian_bits_match_closed_form(num_levels):
 
 def test_repeats_are_averaged_and_components_sum():
     levels, model = images(17), two_modes(LinearVPPath(), 1e-6, SHAPE)
-    u = uniform((3, *levels.shape), 1)
-    whole = likelihood(model, levels, 17, u, nodes=12)
-    single = [likelihood(model, levels, 17, u[k : k + 1], nodes=12) for k in range(3)]
-    for name in ("log_prob", "bits_per_dim", "components"):
-        mean = torch.stack([getattr(s, name) for s in single]).mean(0)
-        assert torch.allclose(getattr(whole, name), mean, rtol=1e-10)
-    values, errors = (torch.stack([s[i] for s in single]) for i in (0, 2))
-    error = error_over_draws(values).hypot(errors.mean(0))  # of the draws and of the rule
-    assert torch.allclose(whole.error, error, rtol=1e-10)
+    whole = likelihood(model, levels, 17, 3, nodes=12)
+    place = levels, cells(17), UniformDequantisation()
+    single = [
+        TimeIntegral().log_prob_of_levels(density_of(model, 12), *place, u) for u in noise_of(3, 3)
+    ]
+    value, components = (torch.stack([s[i] for s in single]).mean(0) for i in (0, 2))
+    assert torch.allclose(whole.log_prob, value, rtol=1e-10)
+    assert torch.allclose(whole.components, components, rtol=1e-10)
+    bits = -value / math.log(2) / math.prod(SHAPE)
+    assert torch.allclose(whole.bits_per_dim, bits, rtol=1e-10)
     assert [s.nfe for s in single] == [12, 12, 12] and whole.nfe == 36
     assert torch.allclose(sum_except_batch(whole.components), whole.log_prob, rtol=1e-10)
+
+
+@pytest.mark.parametrize("num", [1, 4, 8, 16])
+def test_error_of_a_mean_combines_the_errors_of_its_draws(num):
+    values, errors = torch.randn(2, num, 5, generator=generator(), dtype=F64).abs()
+    draws = [LogDensityEstimate(*draw, None, 3) for draw in zip(values, errors, strict=True)]
+
+    def error(is_drawn):
+        mean = mean_over_draws(draws, is_drawn)
+        assert torch.equal(mean.value, values.mean(0)) and mean.nfe == 3 * num
+        return mean.error
+
+    single, spread = errors.square().mean(0).sqrt(), error_over_draws(values)
+    drawn = spread if num >= 8 else single / num**0.5
+    assert torch.allclose(error(True), drawn, rtol=1e-12)
+    shared = single.hypot(spread) if num > 1 else single
+    assert torch.allclose(error(False), shared, rtol=1e-12)
+
+
+@pytest.mark.parametrize("num", [1, 2, 4, 16])
+def test_error_covers_68_of_100_repeats_on_digits(num, draws):
+    """A repeat is the mean over ``num`` draws; the reference is the mean over all other draws."""
+    repeats = len(draws) // num
+    groups = (draws[k * num : (k + 1) * num] for k in range(repeats))
+    means = [mean_over_draws(group, error_is_drawn=True) for group in groups]
+    values, errors = (torch.stack([mean[i] for mean in means]) for i in (0, 1))
+    total = values.sum(0)
+    deviation = (values - (total - values) / (repeats - 1)).abs() / (1 + 1 / (repeats - 1)) ** 0.5
+    assert (deviation < errors).double().mean().item() == pytest.approx(0.68, abs=0.08)
+    assert (deviation > 1.96 * errors).double().mean().item() < 0.08
+
+
+@pytest.fixture(scope="module")
+def draws():
+    ebm, images = EBM.from_pretrained("digits"), load_images("digits").validation[:8]
+    results = [ebm.likelihood(images, "elbo", seed=seed) for seed in range(64)]
+    return [LogDensityEstimate(each.log_prob, each.error, None, each.nfe) for each in results]
 
 
 @pytest.mark.parametrize("num", [2, 3, 8])

@@ -183,10 +183,10 @@ def test_refined_points_keep_their_labels():
     """The flow refines three of the four points once more."""
     ebm, images = EBM.from_pretrained("digits"), load_images("digits").test[:4]
     estimator = ProbabilityFlowDensity(num_steps=3, max_refinements=4, num_probes=1)
-    noise, labels = torch.full((1, 4, 1, 8, 8), 0.5), torch.arange(1, 5)
+    labels = torch.arange(1, 5)
 
     def likelihood(rows):
-        options = {"estimator": estimator, "noise": noise[:, rows], "labels": labels[rows]}
+        options = {"estimator": estimator, "indices": rows, "labels": labels[rows], "seed": 1}
         return ebm.likelihood(images[rows], **options)
 
     together, alone = likelihood(torch.arange(4)), likelihood(torch.tensor([2]))
@@ -263,8 +263,8 @@ def test_few_nodes_rely_on_the_neighbour_with_more_noise(monkeypatch):
     ebm, images = EBM.from_pretrained("digits"), load_images("digits").validation[:16]
 
     def spread():
-        options = {"noise": torch.full((1, 16, 1, 8, 8), 0.5), "num_nodes": 8}
-        bits = [ebm.likelihood(images, **options, seed=seed).bits_per_dim for seed in range(10)]
+        bounds = [VariationalBound(num_nodes=8, seed=seed) for seed in range(10)]
+        bits = [ebm.likelihood(images, bound).bits_per_dim for bound in bounds]
         return torch.stack(bits).var(0).mean().sqrt()
 
     weighted = spread()
@@ -275,8 +275,7 @@ def test_few_nodes_rely_on_the_neighbour_with_more_noise(monkeypatch):
 def test_error_covers_two_thirds_of_repeats_on_digits():
     ebm, num = EBM.from_pretrained("digits"), 12
     images = load_images("digits").validation[:16]
-    noise = torch.full((1, 16, 1, 8, 8), 0.5)
-    repeats = [ebm.likelihood(images, "elbo", noise=noise, seed=seed) for seed in range(num)]
+    repeats = [ebm.likelihood(images, VariationalBound(seed=seed)) for seed in range(num)]
     values, errors = (torch.stack([repeat[i] for repeat in repeats]) for i in (0, 2))
     deviation = (values - values.mean(0)) * (num / (num - 1)) ** 0.5
     spread = values.var(0).mean().sqrt().item()

@@ -118,16 +118,6 @@ def folder(tmp_path):
     return tmp_path / "pipe"
 
 
-@pytest.mark.parametrize("wrap", [torch.nn.DataParallel, partial(torch.compile, backend="eager")])
-def test_wrapped_networks_of_pipelines_are_unwrapped(folder, wrap):
-    pipeline = DDPMPipeline.from_pretrained(folder)
-    expected = EBM.from_diffusers(pipeline).log_prob(BLANK, repeats=1)
-    pair = wrap(pipeline.unet), pipeline.scheduler
-    pipeline.unet = pair[0]
-    for source in (pair, pipeline):
-        assert torch.equal(EBM.from_diffusers(source).log_prob(BLANK, repeats=1), expected)
-
-
 def test_pipeline_folder_is_a_model(folder, tmp_path):
     ebm = EBM.from_pretrained(folder)
     pipeline = DDIMPipeline.from_pretrained(folder)

@@ -18,7 +18,6 @@ from exact import (
 )
 from scipy import stats
 
-from ebm_app.likelihood import ProbabilityFlowDensity
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, ProbabilityFlowSampler
 from ebm_app.sampling.base import Sampler
@@ -65,21 +64,15 @@ def test_flow_samplers_are_exact_on_a_gaussian(name, head, shape, make_sampler):
     assert (x - denoised).abs().max() < 1e-3
 
 
-def test_log_density_of_samples_matches_probability_flow():
-    model = two_modes(PATHS["linear"], 1e-6, (3,), stein_channels=1)
-    density = density_of(model)
+def test_solvers_of_the_flow_agree():
+    density = density_of(two_modes(PATHS["linear"], 1e-6, (3,), stein_channels=1))
     samplers = (
-        ProbabilityFlowSampler(200, 1e-6, num_probes=0),
-        RK4(100, 1e-6, num_probes=0),
-        DOPRI5(end_variance=1e-6, num_probes=0, rtol=1e-6, atol=1e-6),
+        ProbabilityFlowSampler(200, 1e-6),
+        RK4(100, 1e-6),
+        DOPRI5(end_variance=1e-6, rtol=1e-6, atol=1e-6),
     )
     last, *others = (run(sampler, density, normal((20, 3)))[-1] for sampler in samplers)
-    for other in others:
-        assert (other.x - last.x).abs().max() < 1e-4
-        assert (other.log_density - last.log_density).abs().max() < 1e-2
-    flow = ProbabilityFlowDensity(40, num_probes=0, start=START)(density, last.x, density.end)
-    for expected in (flow.value, model.log_density(last.x, density.end)):
-        assert (last.log_density - expected).abs().max() < 0.02
+    assert all((other.x - last.x).abs().max() < 1e-4 for other in others)
 
 
 def test_frames_count_steps_and_evaluations():

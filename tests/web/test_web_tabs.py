@@ -11,7 +11,7 @@ from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.trace import trace
 from ebm_app.likelihood import TimeIntegral
-from ebm_app.likelihood.noise import noise_for
+from ebm_app.likelihood.bits import dequantisation_noise
 from ebm_app.ratios import planes
 from ebm_app.web import information, toy
 
@@ -20,7 +20,7 @@ def test_running_integral_ends_at_the_time_integral():
     ebm = EBM.from_pretrained("digits")
     found = trace(ebm, digit(), seed=3)
     levels = to_levels(digit(), ebm.config.num_levels)
-    point = ebm.dequantise(levels, noise_for(levels, ebm.dtype, 3)[0])
+    point = ebm.dequantise(levels, dequantisation_noise(3, 1).uniform(1, 8, 8))
     expected = TimeIntegral()(ebm.model.with_nodes(64), point.y, point.t)
     assert found.totals[-1] == pytest.approx(expected.value.item(), abs=0.5)
     nats = found.totals[-1] + point.negative_log_q.sum().item()
