@@ -4,17 +4,14 @@ The rows of both samples are split into K folds. For each fold, a log ratio is l
 other folds and evaluated on it. For new rows, the log ratio is the mean over the K learned ones.
 """
 
-import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-import torch
 from annotated_types import Ge, Le
 from sklearn.base import BaseEstimator
-from torch import Tensor
 
 from ebm_app.ratios.estimate import (
     HeldOut,
@@ -32,10 +29,8 @@ from ebm_app.ratios.rows import (
     describe_copies,
     match_copies,
 )
-from ebm_app.ratios.saved import add_prefix, read_ratio, select_prefix, write_ratio
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Int, Seed, check_argument, to_python
-from ebm_app.utils.files import report_damage
+from ebm_app.utils.fields import Int, Seed, check_argument
 
 #: Rows (n, D) float64 -> log p_1 / p_0 (n,) float64, in nats
 LogRatio = Callable[[np.ndarray], np.ndarray]
@@ -147,14 +142,6 @@ class CrossFitRatio(BaseEstimator, ABC):
         found = HeldOut(held_out, units, training, repr(self), what, neighbours, doubts)
         return check_by_neighbours(self.summarise(found), neighbours)
 
-    @abstractmethod
-    def pack(self, ratio: LogRatio) -> dict[str, Tensor]:
-        """Return the tensors of a learned ratio."""
-
-    @abstractmethod
-    def unpack(self, tensors: Mapping[str, Tensor]) -> LogRatio:
-        """Return the learned ratio of ``pack``."""
-
     def summarise(self, held_out: HeldOut) -> RatioEstimate:
         """Return the estimate from held-out log ratios."""
         return bound_estimate(held_out)
@@ -193,68 +180,6 @@ class CrossFitRatio(BaseEstimator, ABC):
             UserError: as ``log_ratio``.
         """
         return self.range_.is_outside(self._checked(x))
-
-    def save(self, folder: str | os.PathLike) -> None:
-        """Save the fitted ratio to a folder, as fitted_ratio.safetensors and fitted_ratio.json.
-
-        Raises:
-            UserError: before ``fit``, or for a classifier of another package.
-        """
-        self._check_fitted()
-        from pandas import RangeIndex
-
-        estimate, tensors = self.estimate_, {}
-        for number, ratio in enumerate(self.ratios_):
-            tensors.update(add_prefix(f"ratio{number}", self.pack(ratio)))
-        arrays = {"centre": self.centre_, "scale": self.scale_, **self.range_._asdict()}
-        arrays |= {"log_ratio0": estimate.log_ratio0, "log_ratio1": estimate.log_ratio1}
-        tensors |= {name: torch.from_numpy(values) for name, values in arrays.items()}
-        is_named = not isinstance(self.columns_, RangeIndex)
-        record = {
-            "estimator": type(self).__name__,
-            "parameters": {
-                name: to_python(value)
-                for name, value in self.get_params().items()
-                if not isinstance(value, BaseEstimator)
-            },
-            "columns": [to_python(name) for name in self.columns_] if is_named else None,
-            "estimate": estimate.figures(),
-        }
-        write_ratio(folder, record, tensors)
-
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
-        """Return an unfitted ratio with the numbers of ``get_params``."""
-        return cls(**parameters)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike) -> Self:
-        """Load a fitted ratio of this class from the folder of ``save``.
-
-        Raises:
-            UserError: if there is none, it is of another class, or the files are damaged.
-        """
-        from pandas import Index, RangeIndex
-
-        path, record, tensors = read_ratio(folder)
-        with report_damage(path):
-            if record["estimator"] != cls.__name__:
-                raise UserError(
-                    f"{path.parent} has a {record['estimator']}. Use {record['estimator']}.load."
-                )
-            ratio = cls.from_parameters(record["parameters"])
-            num_folds, _ = ratio._settings()
-            ratio.centre_, ratio.scale_ = (tensors[name].numpy() for name in ("centre", "scale"))
-            ratio.range_ = RowRange(*(tensors[name].numpy() for name in RowRange._fields))
-            names = record["columns"]
-            ratio.columns_ = RangeIndex(len(ratio.centre_)) if names is None else Index(names)
-            ratio.ratios_ = [
-                ratio.unpack(select_prefix(f"ratio{number}", tensors))
-                for number in range(num_folds)
-            ]
-            rows = {name: tensors[name].numpy() for name in ("log_ratio0", "log_ratio1")}
-            ratio.estimate_ = RatioEstimate.from_figures(record["estimate"], **rows)
-        return ratio
 
     def _check_fitted(self) -> None:
         """Raise a UserError before ``fit``."""

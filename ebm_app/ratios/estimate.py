@@ -86,17 +86,6 @@ class RatioEstimate:
         lists = {"interval": self.interval and list(self.interval), "warnings": [*self.warnings]}
         return {**numbers, **lists}
 
-    @classmethod
-    def from_figures(
-        cls, figures: dict[str, Any], log_ratio0: np.ndarray, log_ratio1: np.ndarray
-    ) -> "RatioEstimate":
-        """Return the estimate of ``figures`` and the log ratios of the rows."""
-        lists = {
-            "interval": figures["interval"] and tuple(figures["interval"]),
-            "warnings": tuple(figures["warnings"]),
-        }
-        return cls(**{**figures, **lists}, log_ratio0=log_ratio0, log_ratio1=log_ratio1)
-
     def summary(self) -> str:
         """Return the estimate as text, warnings first."""
         lines = [f"Warning: {warning}" for warning in self.warnings]

@@ -166,47 +166,15 @@ def test_log_ratio_of_two_shifted_gaussians():
 
 
 @pytest.mark.parametrize("ratio", [network(5), CTSMRatio(num_folds=3, steps=5)])
-def test_estimators_are_cloned_and_pickled(ratio):
+def test_estimators_are_cloned_copied_and_pickled(ratio):
     samples = shifted(60)
     fitted, cloned = ratio.fit(*samples), clone(ratio)
     assert cloned.get_params()["num_folds"] == 3
     assert "not fitted" in error_of(cloned.log_ratio, samples[0])
-    loaded = pickle.loads(pickle.dumps(fitted))
-    assert np.array_equal(loaded.log_ratio(samples[0]), fitted.log_ratio(samples[0]))
+    for copied in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
+        assert np.array_equal(copied.log_ratio(samples[0]), fitted.log_ratio(samples[0]))
+        assert copied.estimate_.figures() == fitted.estimate_.figures()
     assert np.array_equal(cloned.fit(*samples).log_ratio(samples[0]), fitted.log_ratio(samples[0]))
-
-
-@pytest.mark.parametrize(
-    "ratio",
-    [network(5), ClassifierRatio(num_folds=3), CTSMRatio(num_folds=3, steps=5)],
-    ids=["network", "default", "ctsm"],
-)
-def test_saved_ratio_has_equal_values(ratio, tmp_path):
-    x0, x1 = (pd.DataFrame(x, columns=["a", "b"]) for x in shifted(60))
-    kind, fitted = type(ratio), clone(ratio).fit(x0, x1)
-    tmp_path = tmp_path / "new" / "folder"
-    fitted.save(tmp_path)
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".safetensors"}
-    loaded = kind.load(tmp_path)
-    assert np.array_equal(loaded.log_ratio(x1), fitted.log_ratio(x1))
-    assert loaded.estimate_.figures() == fitted.estimate_.figures()
-    assert np.array_equal(loaded.estimate_.log_ratio0, fitted.estimate_.log_ratio0)
-    assert repr(loaded) == repr(fitted) and loaded.is_outside(x0 + 9).all()
-    assert "b, a" in error_of(loaded.log_ratio, x0[["b", "a"]])
-    copied = copy.deepcopy(fitted)
-    assert np.array_equal(copied.log_ratio(x0), fitted.log_ratio(x0))
-    assert clone(loaded).set_params(num_folds=4).num_folds == 4
-    (other,) = {ClassifierRatio, CTSMRatio} - {kind}
-    assert f"Use {kind.__name__}.load" in error_of(other.load, tmp_path)
-    (tmp_path / "fitted_ratio.safetensors").write_bytes(b"?")
-    assert "damaged" in error_of(kind.load, tmp_path)
-
-
-def test_ratios_that_cannot_be_saved_or_loaded_raise(tmp_path):
-    assert "not fitted" in error_of(CTSMRatio().save, tmp_path)
-    assert "no fitted ratio" in error_of(CTSMRatio.load, tmp_path)
-    fitted = ClassifierRatio(GaussianNB(), num_folds=3).fit(*shifted(60))
-    assert "pickle" in error_of(fitted.save, tmp_path)
 
 
 @pytest.mark.parametrize("ratio", [network(5), CTSMRatio(num_folds=3, steps=5)])
