@@ -4,7 +4,6 @@ The rows of both samples are split into K folds. For each fold, a log ratio is l
 other folds and evaluated on it. For new rows, the log ratio is the mean over the K learned ones.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, Self
@@ -13,22 +12,8 @@ import numpy as np
 from annotated_types import Ge, Le
 from sklearn.base import BaseEstimator
 
-from ebm_app.ratios.estimate import (
-    HeldOut,
-    RatioEstimate,
-    bound_estimate,
-    check_by_neighbours,
-    log_mean_exp,
-)
-from ebm_app.ratios.neighbours import NeighbourEstimate, divergence_of_neighbours
-from ebm_app.ratios.rows import (
-    RowRange,
-    as_table,
-    assign_folds,
-    check_columns,
-    describe_copies,
-    match_copies,
-)
+from ebm_app.ratios.estimate import HeldOut, RatioEstimate, bound_estimate, log_mean_exp
+from ebm_app.ratios.rows import as_table, assign_folds, check_columns
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Int, Seed, check_argument
 
@@ -39,7 +24,7 @@ NumFolds = Annotated[Int, Ge(3), Le(100)]
 
 class Sample(NamedTuple):
     """Rows of one density (N, D) float64, their folds (N,), and the indices (N, U) of the U
-    independent observations in each row."""
+    independent draws in each row."""
 
     rows: np.ndarray
     fold: np.ndarray
@@ -48,10 +33,6 @@ class Sample(NamedTuple):
     def select(self, mask: np.ndarray) -> "Sample":
         """Return the rows where ``mask`` (N,) is true."""
         return Sample(self.rows[mask], self.fold[mask], self.units[mask])
-
-    def observations(self) -> np.ndarray:
-        """Return one row (N', D) of each observation."""
-        return self.rows[np.sort(np.unique(self.units, axis=0, return_index=True)[1])]
 
 
 class CrossFitRatio(BaseEstimator, ABC):
@@ -74,11 +55,12 @@ class CrossFitRatio(BaseEstimator, ABC):
         """
 
     def fit(self, x0: Any, x1: Any) -> Self:
-        """Learn from independent rows of p_0 (N0, D) and p_1 (N1, D), arrays or data frames.
+        """Learn from samples of p_0 (N0, D) and p_1 (N1, D), arrays or data frames, whose rows are
+        independent draws.
 
         Raises:
             UserError: for values that are not real numbers, missing or infinite; for columns that
-                are constant or differ between the samples; for fewer than 5 distinct rows a fold.
+                are constant or differ between the samples; for fewer than 5 rows a fold.
         """
         num_folds, seed = self._settings()
         numbers = np.random.default_rng(seed)
@@ -86,44 +68,19 @@ class CrossFitRatio(BaseEstimator, ABC):
         self.columns_ = tables["x0"].columns
         check_columns(tables["x1"].columns, self.columns_)
         rows = [table.to_numpy() for table in tables.values()]
-        folds, groups = zip(
-            *(assign_folds(x, what, num_folds, numbers) for what, x in tables.items()), strict=True
-        )
-        doubts = [
-            *describe_copies(rows[0], groups[0], "x0"),
-            *describe_copies(rows[1], groups[1], "x1"),
-        ]
+        folds = [assign_folds(x, what, num_folds, numbers) for what, x in tables.items()]
         self.centre_ = (rows[0].mean(0) + rows[1].mean(0)) / 2
         self.scale_ = np.sqrt((rows[0].var(0) + rows[1].var(0)) / 2)
-        folds, groups = match_copies(rows, folds, (groups[0], len(rows[0]) + groups[1]))
+        units = np.split(np.arange(sum(map(len, rows)))[:, None], [len(rows[0])])
         samples = [
-            Sample(self._standardise(x), fold, group[:, None])
-            for x, fold, group in zip(rows, folds, groups, strict=True)
+            Sample(self._standardise(x), fold, unit)
+            for x, fold, unit in zip(rows, folds, units, strict=True)
         ]
-        num_shared = np.isin(groups[1], groups[0]).sum()
-        if num_shared:
-            doubts.append(
-                f"{num_shared} rows of x1 are copies of rows of x0, and not independent."
-            )
-        self.range_ = RowRange.of(np.concatenate([sample.rows for sample in samples]))
-        neighbours = divergence_of_neighbours(*(sample.observations() for sample in samples))
-        self.estimate_ = self.cross_fit(*samples, "KL(p_1 || p_0)", neighbours, tuple(doubts))
+        self.estimate_ = self.cross_fit(*samples, "KL(p_1 || p_0)")
         return self
 
-    def cross_fit(
-        self,
-        p0: Sample,
-        p1: Sample,
-        what: str,
-        neighbours: NeighbourEstimate,
-        doubts: tuple[str, ...],
-    ) -> RatioEstimate:
-        """Learn a ratio without each fold, and estimate the divergence named ``what``.
-
-        Args:
-            neighbours: estimate of the divergence by nearest neighbours.
-            doubts: reasons to doubt the rows.
-        """
+    def cross_fit(self, p0: Sample, p1: Sample, what: str) -> RatioEstimate:
+        """Learn a ratio without each fold, and estimate the divergence named ``what``."""
         samples, (num_folds, seed) = (p0, p1), self._settings()
         held_out = tuple(np.zeros(len(sample.rows)) for sample in samples)
         training, self.ratios_ = [], []
@@ -139,8 +96,7 @@ class CrossFitRatio(BaseEstimator, ABC):
             training.append(tuple(ratio(sample.rows) for sample in rest))
             self.ratios_.append(ratio)
         units = p0.units, p1.units
-        found = HeldOut(held_out, units, training, repr(self), what, neighbours, doubts)
-        return check_by_neighbours(self.summarise(found), neighbours)
+        return self.summarise(HeldOut(held_out, units, training, repr(self), what))
 
     def summarise(self, held_out: HeldOut) -> RatioEstimate:
         """Return the estimate from held-out log ratios."""
@@ -150,36 +106,17 @@ class CrossFitRatio(BaseEstimator, ABC):
         """Return log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats.
 
         The mean of the ratio over p_0 is normalised to 1, unless it has too few effective rows.
-        A warning counts the rows that are outside the range of those of ``fit``.
+        Far from the rows of ``fit`` the ratio is extrapolated and may have the wrong sign.
 
         Raises:
             UserError: before ``fit``, if the columns are not those of x0, or if values are missing
                 or infinite.
         """
         rows = self._checked(x)
-        num_outside = self.range_.is_outside(rows).sum()
-        if num_outside:
-            warnings.warn(
-                f"{num_outside} of {len(rows)} rows are outside the range of the rows of fit, see "
-                "is_outside. Their log ratios are extrapolated and may have the wrong sign.",
-                stacklevel=2,
-            )
         value = np.mean([ratio(rows) for ratio in self.ratios_], 0)
         if self.estimate_.are_far:
             return value
         return value - log_mean_exp(self.estimate_.log_ratio0)
-
-    def is_outside(self, x: Any) -> np.ndarray:
-        """Return whether rows (n, D) are outside the range of the rows of ``fit``: (n,) bool.
-
-        A row is outside if its coordinate along a column or a principal axis of the standardised
-        rows of both samples is below the smallest or above the largest of their coordinates, by
-        more than a tenth of the difference.
-
-        Raises:
-            UserError: as ``log_ratio``.
-        """
-        return self.range_.is_outside(self._checked(x))
 
     def _check_fitted(self) -> None:
         """Raise a UserError before ``fit``."""
