@@ -43,9 +43,6 @@ SHORT = {
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",
     "evaluate/anomaly_benchmark.py": "--limit 2 --num_unusual 2 --num_likelihoods 2",
-    "evaluate/information.py": (
-        "--laws gaussian_0.5_1x1 --estimators classifier --num_rows 300 --num_seeds 1"
-    ),
 }
 
 
