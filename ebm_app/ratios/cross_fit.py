@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 from sklearn.base import BaseEstimator
 
 from ebm_app.ratios.estimate import HeldOut, RatioEstimate, bound_estimate, log_mean_exp
-from ebm_app.ratios.rows import as_table, assign_folds, check_columns
+from ebm_app.ratios.rows import as_rows, assign_folds, check_columns, check_variation
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Int, Seed, check_argument
 
@@ -64,11 +64,13 @@ class CrossFitRatio(BaseEstimator, ABC):
         """
         num_folds, seed = self._settings()
         numbers = np.random.default_rng(seed)
-        tables = {what: as_table(x, what) for what, x in (("x0", x0), ("x1", x1))}
-        self.columns_ = tables["x0"].columns
-        check_columns(tables["x1"].columns, self.columns_)
-        rows = [table.to_numpy() for table in tables.values()]
-        folds = [assign_folds(x, what, num_folds, numbers) for what, x in tables.items()]
+        rows, columns = zip(as_rows(x0, "x0"), as_rows(x1, "x1"), strict=True)
+        self.columns_ = columns[0]
+        check_columns(columns[1], self.columns_)
+        folds = []
+        for what, x in zip(("x0", "x1"), rows, strict=True):
+            check_variation(x, self.columns_, what)
+            folds.append(assign_folds(x, what, num_folds, numbers))
         self.centre_ = (rows[0].mean(0) + rows[1].mean(0)) / 2
         self.scale_ = np.sqrt((rows[0].var(0) + rows[1].var(0)) / 2)
         units = np.split(np.arange(sum(map(len, rows)))[:, None], [len(rows[0])])
@@ -126,9 +128,9 @@ class CrossFitRatio(BaseEstimator, ABC):
     def _checked(self, x: Any) -> np.ndarray:
         """Return standardised rows (n, D) of the columns of ``fit``."""
         self._check_fitted()
-        table = as_table(x, "x")
-        check_columns(table.columns, self.columns_)
-        return self._standardise(table.to_numpy())
+        rows, columns = as_rows(x, "x")
+        check_columns(columns, self.columns_)
+        return self._standardise(rows)
 
     def _settings(self) -> tuple[int, int]:
         """Return the checked number of folds and seed."""

@@ -18,7 +18,7 @@ from ebm_app.ratios.classifier import ClassifierRatio
 from ebm_app.ratios.cross_fit import CrossFitRatio, NumFolds, Sample
 from ebm_app.ratios.ctsm import CTSMRatio
 from ebm_app.ratios.estimate import RatioEstimate
-from ebm_app.ratios.rows import as_table, assign_folds
+from ebm_app.ratios.rows import as_rows, assign_folds, check_variation
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, check_argument
 
@@ -71,18 +71,18 @@ def independent_and_joint(
 ) -> tuple[Sample, Sample]:
     """Return pairs of different rows, up to ``NUM_SHUFFLES`` per row, and the pairs themselves, as
     normal scores (N, dx + dy)."""
-    import pandas as pd  # takes half a second to import
-
     num_folds = check_argument(NumFolds, "num_folds", num_folds)
     numbers = np.random.default_rng(check_argument(Seed, "random_state", random_state))
-    x, y = as_table(x, "x"), as_table(y, "y")
+    (x, x_columns), (y, y_columns) = as_rows(x, "x"), as_rows(y, "y")
     if len(x) != len(y):
         raise UserError(
             f"x has {len(x)} rows and y has {len(y)}. Pass one row of y for each row of x."
         )
-    pairs, dim = pd.concat([x, y], axis=1), x.shape[1]
+    check_variation(x, x_columns, "x")
+    check_variation(y, y_columns, "y")
+    pairs, dim = np.concatenate([x, y], 1), x.shape[1]
     fold = assign_folds(pairs, "x with y", num_folds, numbers)
-    scores = normal_scores(pairs.to_numpy())
+    scores = normal_scores(pairs)
     first, second = different_rows(fold, numbers)
     shuffled = np.concatenate([scores[first, :dim], scores[second, dim:]], 1)
     units = np.stack([first, second], 1)

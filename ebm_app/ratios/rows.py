@@ -16,7 +16,7 @@ from ebm_app.utils.files import open_file
 from ebm_app.utils.tensors import as_tensor
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Index
+    from pandas import DataFrame
 
 #: Min rows per fold
 ROWS_PER_FOLD = 5
@@ -72,19 +72,18 @@ def read_rows(
             f"A column of '{path}' has no name, as the index that pandas writes. Save the table "
             "without it (index=False), or select columns by name."
         )
-    return as_table(table[list(columns)] if columns else table, f"'{path}'")
+    table = table[list(columns)] if columns else table
+    return pd.DataFrame(as_rows(table, f"'{path}'")[0], columns=table.columns)
 
 
-def as_table(values: Any, what: str) -> "DataFrame":
-    """Convert an array, tensor or data frame (N,) or (N, d) of finite numbers to float64.
-
-    Columns of arrays are numbered by a ``RangeIndex``.
+def as_rows(values: Any, what: str) -> tuple[np.ndarray, Sequence[Any]]:
+    """Convert an array, tensor or data frame (N,) or (N, d) of finite numbers to float64 (N, d).
+    Also return the names of the columns, a ``range`` if they are numbered from 0.
 
     Raises:
         UserError: if the values are not real numbers, have another number of dimensions, or
             contain masked, NaN or infinite entries.
     """
-    from pandas import DataFrame
     from sklearn.utils import check_array
 
     if isinstance(values, Tensor):
@@ -100,41 +99,40 @@ def as_table(values: Any, what: str) -> "DataFrame":
             f"{str(error).splitlines()[0]} Fill in or remove missing values, and encode classes "
             "as numbers."
         ) from None
-    return DataFrame(rows, columns=values.columns if isinstance(values, DataFrame) else None)
+    numbers = range(rows.shape[1])
+    columns = list(getattr(values, "columns", numbers))
+    return rows, numbers if columns == list(numbers) else columns
 
 
-def check_columns(columns: "Index", expected: "Index") -> None:
+def check_columns(columns: Sequence[Any], expected: Sequence[Any]) -> None:
     """Raise a UserError if the number of columns differs, or their names if both have names."""
-    from pandas import RangeIndex
-
-    are_named = not any(isinstance(index, RangeIndex) for index in (columns, expected))
+    are_named = not any(isinstance(names, range) for names in (columns, expected))
     if len(columns) != len(expected) or (are_named and list(columns) != list(expected)):
-        names, wanted = (shorten(", ".join(map(str, index))) for index in (columns, expected))
+        names, wanted = (shorten(", ".join(map(str, part))) for part in (columns, expected))
         raise UserError(
             f"Expected {len(expected)} columns ({wanted}), got {len(columns)} columns ({names})."
         )
 
 
-def check_variation(rows: "DataFrame", what: str) -> None:
+def check_variation(rows: np.ndarray, columns: Sequence[Any], what: str) -> None:
     """Raise a UserError if a column is constant."""
-    constant = [str(name) for name, column in rows.items() if column.nunique() == 1]
+    constant = [str(columns[index]) for index in np.flatnonzero(np.ptp(rows, 0) == 0)]
     if constant:
         raise UserError(f"Remove the constant columns of {what}: {', '.join(constant)}.")
 
 
 def assign_folds(
-    rows: "DataFrame", what: str, num_folds: int, numbers: np.random.Generator
+    rows: np.ndarray, what: str, num_folds: int, numbers: np.random.Generator
 ) -> np.ndarray:
-    """Return the fold (N,) of each row, which depends on its rank among the rows.
+    """Return the fold (N,) of each row, which depends on its rank among the rows (N, d).
 
     Raises:
-        UserError: if a fold has fewer than ``ROWS_PER_FOLD`` rows, or a column is constant.
+        UserError: if a fold has fewer than ``ROWS_PER_FOLD`` rows.
     """
-    check_variation(rows, what)
     if len(rows) < ROWS_PER_FOLD * num_folds:
         raise UserError(
             f"{what} has {len(rows)} rows. Use at least {ROWS_PER_FOLD} for each of {num_folds} "
             "folds."
         )
-    rank = np.lexsort(rows.to_numpy().T[::-1]).argsort()
+    rank = np.lexsort(rows.T[::-1]).argsort()
     return (numbers.permutation(len(rows)) % num_folds)[rank]

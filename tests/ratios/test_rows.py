@@ -9,13 +9,19 @@ import pytest
 import torch
 from conftest import error_of
 
-from ebm_app.ratios.rows import as_table, assign_folds, check_columns, read_rows
+from ebm_app.ratios.rows import (
+    as_rows,
+    assign_folds,
+    check_columns,
+    check_variation,
+    read_rows,
+)
 
 NUMBERS = np.random.default_rng(7).standard_normal((12, 3))
 
 
 def folds(rows, num_folds=3):
-    return assign_folds(as_table(rows, "x"), "x", num_folds, np.random.default_rng(0))
+    return assign_folds(rows, "x", num_folds, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("dtype", ["f2", ">f8", "u8", "?"])
@@ -103,23 +109,23 @@ def test_tables_without_names_are_read_if_asked(tmp_path):
     ids=str,
 )
 def test_non_finite_values_raise(values):
-    assert "finite numbers for x0" in error_of(as_table, values, "x0")
+    assert "finite numbers for x0" in error_of(as_rows, values, "x0")
 
 
 def test_arrays_and_tensors_become_columns():
-    array = as_table(torch.tensor(NUMBERS).requires_grad_(), "x")
-    table = pd.DataFrame(NUMBERS, columns=list("abc"))
-    assert np.array_equal(array, NUMBERS)
-    assert as_table(torch.ones(2, dtype=torch.bfloat16), "x").shape == (2, 1)
-    check_columns(array.columns, table.columns)
-    for columns in (array.columns[:2], pd.Index(["a", "c", "b"])):
-        assert "a, b, c" in error_of(check_columns, columns, table.columns)
+    array, numbered = as_rows(torch.tensor(NUMBERS).requires_grad_(), "x")
+    table, names = as_rows(pd.DataFrame(NUMBERS, columns=list("abc")), "x")
+    assert np.array_equal(array, NUMBERS) and np.array_equal(table, NUMBERS)
+    assert as_rows(torch.ones(2, dtype=torch.bfloat16), "x")[0].shape == (2, 1)
+    check_columns(numbered, names)
+    for columns in (numbered[:2], ["a", "c", "b"]):
+        assert "a, b, c" in error_of(check_columns, columns, names)
 
 
 def test_constant_columns_raise():
     values = NUMBERS.copy()
     values[:, 1] = 3.0
-    assert "columns of x: 1." in error_of(folds, values)
+    assert "columns of x: 1." in error_of(check_variation, values, range(3), "x")
 
 
 def test_folds_have_equal_sizes_and_at_least_five_rows():
