@@ -152,28 +152,3 @@ def test_examples_run(name, tmp_path, monkeypatch):
 def test_public_name_has_an_example(name):
     tests = doctest.DocTestFinder().find(getattr(ebm_app, name))
     assert any(test.examples for test in tests)
-
-
-def run_notebook(name):
-    names, path = {}, ROOT / "docs" / "notebooks" / name
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        assert not cell.get("outputs")  # notebooks are stored without outputs
-        if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), name, "exec"), names)
-    return names
-
-
-def test_mutual_information_notebook():
-    names = run_notebook("mutual_information.ipynb")
-    estimates = names["estimates"]
-    assert estimates["bmi"].interval[0] > 0 and estimates["s5"].interval[0] > 0
-    assert estimates["sex"].value < estimates["bmi"].value / 3
-    assert names["both"].value > estimates["bmi"].value
-    assert names["patients"].nats.mean() > 0.1
-
-
-def test_anomaly_notebook(monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    names = run_notebook("unusual_images.ipynb")
-    assert names["alarms"][:10].all() and names["alarms"][10:].mean() < 0.12
-    assert names["maps"].shape == (10, 8, 8)

@@ -158,17 +158,9 @@ def ratios_table() -> str:
             value = number(figures["value"], 2, figures["stderr"])
             rows.append([name, "CTSM-v", value, f"{figures['truth']:g}"])
         for row in figures.get("table", ()):
-            if "law" in row:
-                bias = number(row["bias"]) or "no value"
-                coverage = number(row["coverage"], 2)
-                text = ", ".join(filter(None, [bias, coverage]))
-                rows.append(
-                    [f"bias, `{row['law']}`", row["estimator"], text, f"{row['truth']:.3g}"]
-                )
-            else:
-                name = f"error of the log ratio, `{row['problem']}`"
-                error = f"{row['error']:.3g} ± {row['error_deviation']:.2g}"
-                rows.append([name, f"`{row['method']}`", error, f"{row['paper_error']:.3g}"])
+            name = f"error of the log ratio, `{row['problem']}`"
+            error = f"{row['error']:.3g} ± {row['error_deviation']:.2g}"
+            rows.append([name, f"`{row['method']}`", error, f"{row['paper_error']:.3g}"])
     return with_commands(markdown("what | method | result | truth or paper", rows), "ratios")
 
 

@@ -218,8 +218,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         path, record = folder / FITTED_FILE, folder / RECORD_FILE
         if not (path.exists() and record.exists()):
             raise UnfittedError(
-                f"{folder} has no anomaly detector. Fit one with `ebm anomaly --fit`, or "
-                "`AnomalyDetector.fit`."
+                f"{folder} has no anomaly detector. Fit one with `AnomalyDetector.fit`."
             )
         if not provenance(ebm).items() <= read_json(record).items():
             raise UnfittedError(

@@ -18,7 +18,6 @@ COMMANDS = {
     "score": "score",
     "ais": "ais",
     "samplers": "samplers",
-    "anomaly": "anomaly",
     "ratio": "ratio",
     "mi": "mi",
     "toy": "toy",

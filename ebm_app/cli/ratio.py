@@ -5,9 +5,7 @@ ebm ratio --x0 a.npy --x1 b.npy --at c.npy --method classifier
 ebm ratio --x0 last_year.csv --x1 this_year.csv --columns age income
 """
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,11 +24,7 @@ if TYPE_CHECKING:
 class Arguments:
     x0: str = argument("file with samples of p_0: .npy, .csv, .tsv or .parquet")
     x1: str = argument("file with samples of p_1, with the same columns")
-    at: str | None = setting(
-        "file with points at which log p_1 / p_0 is written to at.csv, with a column that says "
-        "whether they are outside the range of the rows of --x0 and --x1",
-        None,
-    )
+    at: str | None = setting("file with points at which log p_1 / p_0 is written to at.csv", None)
     method: Literal["ctsm_v", "classifier"] = setting(
         "ctsm_v: integral of a learned time score; classifier: faster, for overlapping samples "
         "and discrete columns",
@@ -60,18 +54,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output = Output(args.output_dir / "ratio.json", args)
     ratio = make_ratio(args.method, args.iterations, args.seed, args.num_folds).fit(x0, x1)
     estimate = ratio.estimate_
-    tables = {
-        name: {"log_ratio": values}
-        for name, values in (("x0", estimate.log_ratio0), ("x1", estimate.log_ratio1))
-    }
+    tables = {"x0": estimate.log_ratio0, "x1": estimate.log_ratio1}
     if at is not None:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            tables["at"] = {"log_ratio": ratio.log_ratio(at), "is_outside": ratio.is_outside(at)}
-        doubts = tuple(f"{args.at}: {warning.message}" for warning in caught)
-        estimate = replace(estimate, warnings=(*estimate.warnings, *doubts))
-    for name, columns in tables.items():
-        text = pd.DataFrame(columns).to_csv(index=False, float_format="%.10g")
+        tables["at"] = ratio.log_ratio(at)
+    for name, values in tables.items():
+        text = pd.DataFrame({"log_ratio": values}).to_csv(index=False, float_format="%.10g")
         replace_file(output.folder / f"{name}.csv", text.encode())
     return save_estimate(estimate, output)
 

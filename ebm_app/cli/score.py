@@ -113,14 +113,12 @@ def name_of(file: Path, folder: Path) -> str:
     return os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")
 
 
-def write_rows(
-    path: Path, rows: Sequence[Sequence[Any]], mode: str, columns: Sequence[str] = COLUMNS
-) -> None:
+def write_rows(path: Path, rows: Sequence[Sequence[Any]], mode: str) -> None:
     """Write a new table (mode "w"), or append rows to it (mode "a")."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with name_in_errors(path), path.open(mode, encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerows([columns, *rows] if mode == "w" else rows)
+        table.writerows([COLUMNS, *rows] if mode == "w" else rows)
 
 
 def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list[float]]:

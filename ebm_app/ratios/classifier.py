@@ -12,7 +12,6 @@ Source: Gutmann and Hyvarinen, JMLR 13, 2012 (noise-contrastive estimation).
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -26,7 +25,6 @@ from torch.nn.functional import softplus
 
 from ebm_app.ratios.cross_fit import CrossFitRatio, LogRatio, Sample
 from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
-from ebm_app.ratios.saved import pack_network, unpack_network
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, Steps, check_argument
 from ebm_app.utils.fitting import fit, select_average
@@ -86,40 +84,6 @@ class ClassifierRatio(CrossFitRatio):
             options["groups"] = np.concatenate([p0.fold, p1.fold])
         classifier.fit(rows, labels, **options)
         return ClassifierLogRatio(classifier, len(p0.rows), len(p1.rows))
-
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
-        """Return an unfitted ratio with the numbers of ``get_params``, of which those of a
-        ``NetworkClassifier`` begin with classifier__."""
-        start = "classifier__"
-        own = {name: value for name, value in parameters.items() if not name.startswith(start)}
-        network = {name.removeprefix(start): parameters[name] for name in parameters.keys() - own}
-        return cls(**{**own, "classifier": NetworkClassifier(**network)} if network else own)
-
-    def pack(self, ratio: LogRatio) -> dict[str, Tensor]:
-        """Return the tensors of a learned ratio; raise a UserError for other classifiers than
-        ``NetworkClassifier``."""
-        classifier = ratio.classifier
-        if not isinstance(classifier, NetworkClassifier):
-            raise UserError(
-                f"A {type(classifier).__name__} is only saved by pickle. Use pickle.dump, or "
-                "ClassifierRatio(None)."
-            )
-        numbers = {"num0": ratio.num0, "num1": ratio.num1, "prior": classifier.prior_}
-        tensors = {
-            name: torch.tensor(number, dtype=torch.float64) for name, number in numbers.items()
-        }
-        return {**tensors, **pack_network(classifier.ratio_.base, classifier.ratio_)}
-
-    def unpack(self, tensors: Mapping[str, Tensor]) -> LogRatio:
-        """Return the learned ratio of ``pack``."""
-        classifier = NetworkClassifier()
-        classifier.classes_ = np.array([0, 1])
-        classifier.prior_ = tensors["prior"].item()
-        classifier.ratio_ = unpack_network(NetworkRatio, tensors)
-        return ClassifierLogRatio(
-            classifier, int(tensors["num0"].item()), int(tensors["num1"].item())
-        )
 
 
 @dataclass(frozen=True)

@@ -4,38 +4,18 @@ The rows of both samples are split into K folds. For each fold, a log ratio is l
 other folds and evaluated on it. For new rows, the log ratio is the mean over the K learned ones.
 """
 
-import os
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-import torch
 from annotated_types import Ge, Le
 from sklearn.base import BaseEstimator
-from torch import Tensor
 
-from ebm_app.ratios.estimate import (
-    HeldOut,
-    RatioEstimate,
-    bound_estimate,
-    check_by_neighbours,
-    log_mean_exp,
-)
-from ebm_app.ratios.neighbours import NeighbourEstimate, divergence_of_neighbours
-from ebm_app.ratios.rows import (
-    RowRange,
-    as_table,
-    assign_folds,
-    check_columns,
-    describe_copies,
-    match_copies,
-)
-from ebm_app.ratios.saved import add_prefix, read_ratio, select_prefix, write_ratio
+from ebm_app.ratios.estimate import HeldOut, RatioEstimate, bound_estimate, log_mean_exp
+from ebm_app.ratios.rows import as_rows, assign_folds, check_columns, check_variation
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Int, Seed, check_argument, to_python
-from ebm_app.utils.files import report_damage
+from ebm_app.utils.fields import Int, Seed, check_argument
 
 #: Rows (n, D) float64 -> log p_1 / p_0 (n,) float64, in nats
 LogRatio = Callable[[np.ndarray], np.ndarray]
@@ -44,7 +24,7 @@ NumFolds = Annotated[Int, Ge(3), Le(100)]
 
 class Sample(NamedTuple):
     """Rows of one density (N, D) float64, their folds (N,), and the indices (N, U) of the U
-    independent observations in each row."""
+    independent draws in each row."""
 
     rows: np.ndarray
     fold: np.ndarray
@@ -53,10 +33,6 @@ class Sample(NamedTuple):
     def select(self, mask: np.ndarray) -> "Sample":
         """Return the rows where ``mask`` (N,) is true."""
         return Sample(self.rows[mask], self.fold[mask], self.units[mask])
-
-    def observations(self) -> np.ndarray:
-        """Return one row (N', D) of each observation."""
-        return self.rows[np.sort(np.unique(self.units, axis=0, return_index=True)[1])]
 
 
 class CrossFitRatio(BaseEstimator, ABC):
@@ -79,56 +55,34 @@ class CrossFitRatio(BaseEstimator, ABC):
         """
 
     def fit(self, x0: Any, x1: Any) -> Self:
-        """Learn from independent rows of p_0 (N0, D) and p_1 (N1, D), arrays or data frames.
+        """Learn from samples of p_0 (N0, D) and p_1 (N1, D), arrays or data frames, whose rows are
+        independent draws.
 
         Raises:
             UserError: for values that are not real numbers, missing or infinite; for columns that
-                are constant or differ between the samples; for fewer than 5 distinct rows a fold.
+                are constant or differ between the samples; for fewer than 5 rows a fold.
         """
         num_folds, seed = self._settings()
         numbers = np.random.default_rng(seed)
-        tables = {what: as_table(x, what) for what, x in (("x0", x0), ("x1", x1))}
-        self.columns_ = tables["x0"].columns
-        check_columns(tables["x1"].columns, self.columns_)
-        rows = [table.to_numpy() for table in tables.values()]
-        folds, groups = zip(
-            *(assign_folds(x, what, num_folds, numbers) for what, x in tables.items()), strict=True
-        )
-        doubts = [
-            *describe_copies(rows[0], groups[0], "x0"),
-            *describe_copies(rows[1], groups[1], "x1"),
-        ]
+        rows, columns = zip(as_rows(x0, "x0"), as_rows(x1, "x1"), strict=True)
+        self.columns_ = columns[0]
+        check_columns(columns[1], self.columns_)
+        folds = []
+        for what, x in zip(("x0", "x1"), rows, strict=True):
+            check_variation(x, self.columns_, what)
+            folds.append(assign_folds(x, what, num_folds, numbers))
         self.centre_ = (rows[0].mean(0) + rows[1].mean(0)) / 2
         self.scale_ = np.sqrt((rows[0].var(0) + rows[1].var(0)) / 2)
-        folds, groups = match_copies(rows, folds, (groups[0], len(rows[0]) + groups[1]))
+        units = np.split(np.arange(sum(map(len, rows)))[:, None], [len(rows[0])])
         samples = [
-            Sample(self._standardise(x), fold, group[:, None])
-            for x, fold, group in zip(rows, folds, groups, strict=True)
+            Sample(self._standardise(x), fold, unit)
+            for x, fold, unit in zip(rows, folds, units, strict=True)
         ]
-        num_shared = np.isin(groups[1], groups[0]).sum()
-        if num_shared:
-            doubts.append(
-                f"{num_shared} rows of x1 are copies of rows of x0, and not independent."
-            )
-        self.range_ = RowRange.of(np.concatenate([sample.rows for sample in samples]))
-        neighbours = divergence_of_neighbours(*(sample.observations() for sample in samples))
-        self.estimate_ = self.cross_fit(*samples, "KL(p_1 || p_0)", neighbours, tuple(doubts))
+        self.estimate_ = self.cross_fit(*samples, "KL(p_1 || p_0)")
         return self
 
-    def cross_fit(
-        self,
-        p0: Sample,
-        p1: Sample,
-        what: str,
-        neighbours: NeighbourEstimate,
-        doubts: tuple[str, ...],
-    ) -> RatioEstimate:
-        """Learn a ratio without each fold, and estimate the divergence named ``what``.
-
-        Args:
-            neighbours: estimate of the divergence by nearest neighbours.
-            doubts: reasons to doubt the rows.
-        """
+    def cross_fit(self, p0: Sample, p1: Sample, what: str) -> RatioEstimate:
+        """Learn a ratio without each fold, and estimate the divergence named ``what``."""
         samples, (num_folds, seed) = (p0, p1), self._settings()
         held_out = tuple(np.zeros(len(sample.rows)) for sample in samples)
         training, self.ratios_ = [], []
@@ -144,16 +98,7 @@ class CrossFitRatio(BaseEstimator, ABC):
             training.append(tuple(ratio(sample.rows) for sample in rest))
             self.ratios_.append(ratio)
         units = p0.units, p1.units
-        found = HeldOut(held_out, units, training, repr(self), what, neighbours, doubts)
-        return check_by_neighbours(self.summarise(found), neighbours)
-
-    @abstractmethod
-    def pack(self, ratio: LogRatio) -> dict[str, Tensor]:
-        """Return the tensors of a learned ratio."""
-
-    @abstractmethod
-    def unpack(self, tensors: Mapping[str, Tensor]) -> LogRatio:
-        """Return the learned ratio of ``pack``."""
+        return self.summarise(HeldOut(held_out, units, training, repr(self), what))
 
     def summarise(self, held_out: HeldOut) -> RatioEstimate:
         """Return the estimate from held-out log ratios."""
@@ -163,98 +108,17 @@ class CrossFitRatio(BaseEstimator, ABC):
         """Return log p_1(x) / p_0(x) at rows (n, D): (n,) float64, in nats.
 
         The mean of the ratio over p_0 is normalised to 1, unless it has too few effective rows.
-        A warning counts the rows that are outside the range of those of ``fit``.
+        Far from the rows of ``fit`` the ratio is extrapolated and may have the wrong sign.
 
         Raises:
             UserError: before ``fit``, if the columns are not those of x0, or if values are missing
                 or infinite.
         """
         rows = self._checked(x)
-        num_outside = self.range_.is_outside(rows).sum()
-        if num_outside:
-            warnings.warn(
-                f"{num_outside} of {len(rows)} rows are outside the range of the rows of fit, see "
-                "is_outside. Their log ratios are extrapolated and may have the wrong sign.",
-                stacklevel=2,
-            )
         value = np.mean([ratio(rows) for ratio in self.ratios_], 0)
         if self.estimate_.are_far:
             return value
         return value - log_mean_exp(self.estimate_.log_ratio0)
-
-    def is_outside(self, x: Any) -> np.ndarray:
-        """Return whether rows (n, D) are outside the range of the rows of ``fit``: (n,) bool.
-
-        A row is outside if its coordinate along a column or a principal axis of the standardised
-        rows of both samples is below the smallest or above the largest of their coordinates, by
-        more than a tenth of the difference.
-
-        Raises:
-            UserError: as ``log_ratio``.
-        """
-        return self.range_.is_outside(self._checked(x))
-
-    def save(self, folder: str | os.PathLike) -> None:
-        """Save the fitted ratio to a folder, as fitted_ratio.safetensors and fitted_ratio.json.
-
-        Raises:
-            UserError: before ``fit``, or for a classifier of another package.
-        """
-        self._check_fitted()
-        from pandas import RangeIndex
-
-        estimate, tensors = self.estimate_, {}
-        for number, ratio in enumerate(self.ratios_):
-            tensors.update(add_prefix(f"ratio{number}", self.pack(ratio)))
-        arrays = {"centre": self.centre_, "scale": self.scale_, **self.range_._asdict()}
-        arrays |= {"log_ratio0": estimate.log_ratio0, "log_ratio1": estimate.log_ratio1}
-        tensors |= {name: torch.from_numpy(values) for name, values in arrays.items()}
-        is_named = not isinstance(self.columns_, RangeIndex)
-        record = {
-            "estimator": type(self).__name__,
-            "parameters": {
-                name: to_python(value)
-                for name, value in self.get_params().items()
-                if not isinstance(value, BaseEstimator)
-            },
-            "columns": [to_python(name) for name in self.columns_] if is_named else None,
-            "estimate": estimate.figures(),
-        }
-        write_ratio(folder, record, tensors)
-
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
-        """Return an unfitted ratio with the numbers of ``get_params``."""
-        return cls(**parameters)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike) -> Self:
-        """Load a fitted ratio of this class from the folder of ``save``.
-
-        Raises:
-            UserError: if there is none, it is of another class, or the files are damaged.
-        """
-        from pandas import Index, RangeIndex
-
-        path, record, tensors = read_ratio(folder)
-        with report_damage(path):
-            if record["estimator"] != cls.__name__:
-                raise UserError(
-                    f"{path.parent} has a {record['estimator']}. Use {record['estimator']}.load."
-                )
-            ratio = cls.from_parameters(record["parameters"])
-            num_folds, _ = ratio._settings()
-            ratio.centre_, ratio.scale_ = (tensors[name].numpy() for name in ("centre", "scale"))
-            ratio.range_ = RowRange(*(tensors[name].numpy() for name in RowRange._fields))
-            names = record["columns"]
-            ratio.columns_ = RangeIndex(len(ratio.centre_)) if names is None else Index(names)
-            ratio.ratios_ = [
-                ratio.unpack(select_prefix(f"ratio{number}", tensors))
-                for number in range(num_folds)
-            ]
-            rows = {name: tensors[name].numpy() for name in ("log_ratio0", "log_ratio1")}
-            ratio.estimate_ = RatioEstimate.from_figures(record["estimate"], **rows)
-        return ratio
 
     def _check_fitted(self) -> None:
         """Raise a UserError before ``fit``."""
@@ -264,9 +128,9 @@ class CrossFitRatio(BaseEstimator, ABC):
     def _checked(self, x: Any) -> np.ndarray:
         """Return standardised rows (n, D) of the columns of ``fit``."""
         self._check_fitted()
-        table = as_table(x, "x")
-        check_columns(table.columns, self.columns_)
-        return self._standardise(table.to_numpy())
+        rows, columns = as_rows(x, "x")
+        check_columns(columns, self.columns_)
+        return self._standardise(rows)
 
     def _settings(self) -> tuple[int, int]:
         """Return the checked number of folds and seed."""

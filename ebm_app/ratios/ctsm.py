@@ -18,7 +18,7 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), sections 3 and 4 (arXiv
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +38,6 @@ from ebm_app.ratios.estimate import (
 )
 from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
 from ebm_app.ratios.methods import MLP, TimeScoreRatio
-from ebm_app.ratios.saved import pack_network, unpack_network
 from ebm_app.utils.fields import Steps, check_argument
 from ebm_app.utils.fitting import fit, select_average
 from ebm_app.utils.quadrature import rule_on
@@ -96,14 +95,6 @@ class CTSMRatio(CrossFitRatio):
         )
         generator = make_generator("cpu", seed)
         return BridgeLogRatio(train_bridge(train, validation, generator, num_steps))
-
-    def pack(self, ratio: LogRatio) -> dict[str, Tensor]:
-        """Return the tensors of a learned ratio."""
-        return pack_network(ratio.bridge.base, ratio.bridge)
-
-    def unpack(self, tensors: Mapping[str, Tensor]) -> LogRatio:
-        """Return the learned ratio of ``pack``."""
-        return BridgeLogRatio(unpack_network(Bridge, tensors))
 
     def summarise(self, held_out: HeldOut) -> RatioEstimate:
         """Return the estimate by the bound, or by the mean log ratio where there is no bound."""

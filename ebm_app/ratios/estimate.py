@@ -9,15 +9,12 @@ with equality for r = log p_1 / p_0.
 Source: Donsker and Varadhan 1983; Poole et al. 2019, arXiv:1905.06922, section 2.1.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
-
-from ebm_app.ratios.neighbours import MAX_GROWTH, NeighbourEstimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,10 +24,6 @@ HALF_WIDTH = 1.96
 #: Min effective number of rows of p_0 in the normaliser, and min fraction of its rows; no bound is
 #: reported below either
 MIN_EFFECTIVE_ROWS, MIN_EFFECTIVE_SHARE = 30.0, 0.005
-#: Max standard errors by which the estimate by nearest neighbours may exceed the value
-MAX_EXCESS = 2.0
-#: Growth of the estimate by nearest neighbours above which a smaller value is withheld
-MIN_GROWTH = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,20 +34,16 @@ class RatioEstimate:
         estimator: the estimator, with its arguments.
         what: name of the divergence.
         value: Donsker-Varadhan bound on held-out rows, at least 0. If the densities ``are_far``,
-            it is ``mean_log_ratio`` for ``CTSMRatio`` and None for a classifier. None if it is
-            below an estimate by nearest neighbours that grows with fewer neighbours.
-        stderr: standard error of ``value``, from the influence of each independent observation.
+            it is ``mean_log_ratio`` for ``CTSMRatio`` and None for a classifier.
+        stderr: standard error of ``value``, from the influence of each independent row.
         interval: 95 percent interval of the divergence: from 1.96 standard errors below the
             smaller of ``value`` and ``mean_log_ratio`` to 1.96 above the larger of ``value`` and
-            ``training_value``, or above ``neighbour_value`` if that is significantly larger. None
-            if ``value`` is None.
+            ``training_value``. None if ``value`` is None.
         normaliser: E_{p_0} exp r, which is 1 for the exact ratio, and its ``normaliser_stderr``.
         effective_rows: effective number of rows of p_0 in the normaliser.
         mean_log_ratio: E_{p_1} r. It is not a bound, but less noisy than ``value``, whose error is
             mostly that of the normaliser.
         training_value: ``value`` on the training rows; overfitting makes it too large.
-        neighbour_value: estimate by nearest neighbours, too small in many columns, and its
-            ``neighbour_stderr``; see ``NeighbourEstimate``.
         log_ratio0, log_ratio1: held-out r at the rows of both samples, (N0,) and (N1,).
         warnings: reasons to doubt the estimate, one sentence each.
     """
@@ -69,8 +58,6 @@ class RatioEstimate:
     effective_rows: float
     mean_log_ratio: float
     training_value: float | None
-    neighbour_value: float
-    neighbour_stderr: float
     log_ratio0: np.ndarray = field(repr=False)
     log_ratio1: np.ndarray = field(repr=False)
     warnings: tuple[str, ...]
@@ -85,17 +72,6 @@ class RatioEstimate:
         numbers = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
         lists = {"interval": self.interval and list(self.interval), "warnings": [*self.warnings]}
         return {**numbers, **lists}
-
-    @classmethod
-    def from_figures(
-        cls, figures: dict[str, Any], log_ratio0: np.ndarray, log_ratio1: np.ndarray
-    ) -> "RatioEstimate":
-        """Return the estimate of ``figures`` and the log ratios of the rows."""
-        lists = {
-            "interval": figures["interval"] and tuple(figures["interval"]),
-            "warnings": tuple(figures["warnings"]),
-        }
-        return cls(**{**figures, **lists}, log_ratio0=log_ratio0, log_ratio1=log_ratio1)
 
     def summary(self) -> str:
         """Return the estimate as text, warnings first."""
@@ -143,11 +119,9 @@ class HeldOut(NamedTuple):
 
     Args:
         log_ratios: held-out r, (N0,) and (N1,).
-        units: indices (N0, U0) and (N1, U1) of the independent observations in each row.
+        units: indices (N0, U0) and (N1, U1) of the independent draws in each row.
         training: for each fold, r at its training rows.
         estimator, what: names in the estimate.
-        neighbours: estimate by nearest neighbours.
-        warnings: reasons to doubt the rows.
     """
 
     log_ratios: tuple[np.ndarray, np.ndarray]
@@ -155,8 +129,6 @@ class HeldOut(NamedTuple):
     training: Sequence[tuple[np.ndarray, np.ndarray]]
     estimator: str
     what: str
-    neighbours: NeighbourEstimate
-    warnings: tuple[str, ...] = ()
 
     def excess(self) -> np.ndarray:
         """Return exp r / E_{p_0} exp r - 1 at the rows of p_0, the influence of each row on the
@@ -228,7 +200,7 @@ def _record(
 ) -> RatioEstimate:
     """Return the estimate, with the interval that ``RatioEstimate`` defines."""
     r0, r1 = held_out.log_ratios
-    mean, interval, neighbours = float(r1.mean()), None, held_out.neighbours
+    mean, interval = float(r1.mean()), None
     if value is not None and stderr is not None and training is not None:
         low = min(value, mean) - HALF_WIDTH * stderr  # a few rows dominate the normaliser,
         high = max(value, training, 0.0) + HALF_WIDTH * stderr  # so that its error is skewed
@@ -245,49 +217,10 @@ def _record(
         normaliser_stderr=normaliser * held_out.error(held_out.excess(), 0 * r1),
         effective_rows=effective_rows(r0),
         mean_log_ratio=mean,
-        neighbour_value=neighbours.value,
-        neighbour_stderr=neighbours.stderr,
         log_ratio0=r0,
         log_ratio1=r1,
-        warnings=(*held_out.warnings, *warnings),
+        warnings=warnings,
     )
-
-
-def check_by_neighbours(estimate: RatioEstimate, neighbours: NeighbourEstimate) -> RatioEstimate:
-    """Compare an estimate with that of nearest neighbours, and add warnings.
-
-    If the latter is larger by more than ``MAX_EXCESS`` standard errors, the learned ratio misses
-    structure and the interval is extended, or the value is withheld if the latter grows with
-    fewer neighbours.
-    """
-    warnings: list[str] = []
-    if neighbours.growth >= MAX_GROWTH:
-        warnings.append(
-            "Some rows of p_1 are where p_0 has hardly any rows, so that the divergence is "
-            "infinite or extrapolated. Use more rows."
-        )
-    if estimate.interval is not None:
-        error = math.hypot(neighbours.stderr, estimate.stderr)
-        if neighbours.value - estimate.value > MAX_EXCESS * error:
-            reason = (
-                f"The value {estimate.value:.3f} is below that of nearest neighbours, "
-                f"{neighbours.value:.3f} ± {neighbours.stderr:.3f} nats"
-            )
-            if neighbours.growth > MIN_GROWTH:
-                warnings.append(
-                    f"{reason}, which grows with fewer neighbours: the divergence is infinite or "
-                    "too large for these rows. Remove columns that are functions of others, or "
-                    "use more rows."
-                )
-                estimate = replace(estimate, value=None, stderr=None, interval=None)
-            else:
-                warnings.append(
-                    f"{reason}, because the learned ratio misses structure. "
-                    "Use more rows, or ClassifierRatio instead of CTSMRatio."
-                )
-                high = max(estimate.interval[1], neighbours.value + HALF_WIDTH * error)
-                estimate = replace(estimate, interval=(estimate.interval[0], high))
-    return replace(estimate, warnings=(*estimate.warnings, *warnings))
 
 
 def log_mean_exp(r: np.ndarray) -> float:

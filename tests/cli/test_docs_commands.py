@@ -41,14 +41,10 @@ SHORT = {
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 20",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/speed.py": "--batch_size 4 --rounds 1",
-    "ebm_app/cli/anomaly.py": "--resize",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",
     "evaluate/anomaly_benchmark.py": "--limit 2 --num_unusual 2 --num_likelihoods 2",
-    "evaluate/information.py": (
-        "--laws gaussian_0.5_1x1 --estimators classifier --num_rows 300 --num_seeds 1"
-    ),
 }
 
 
@@ -64,16 +60,13 @@ def workplace(tmp_path_factory) -> Path:
     for split in ("train", "test"):
         data = Dataset.from_dict({"img": photographs, "label": [n % 10 for n in range(60)]})
         data.to_parquet(folder / "data" / "cifar10" / f"{split}.parquet")
-    (folder / "photos").mkdir(), (folder / "ordinary").mkdir()
+    (folder / "photos").mkdir()
     draw = np.random.RandomState(1)
     for name in "abc":
         np.save(folder / f"{name}.npy", draw.randn(200, 2))
     for index in range(30):
         pixels = draw.randint(0, 256, (40, 36, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(folder / "photos" / f"{index}.jpg")
-    for index in range(90):
-        pixels = draw.randint(0, 256, (8, 8)).astype(np.uint8)
-        Image.fromarray(pixels).save(folder / "ordinary" / f"{index}.png")
     return folder
 
 

@@ -11,9 +11,7 @@ import pytest
 from conftest import call, figures_of, save_picture
 from PIL import Image
 
-from ebm_app.anomaly import AnomalyDetector
-from ebm_app.cli import anomaly, bpd, sample, score
-from ebm_app.data.images import load_images
+from ebm_app.cli import bpd, sample, score
 
 
 def test_images_depend_only_on_the_seed(folder, tmp_path):
@@ -54,14 +52,13 @@ def test_user_error_is_one_sentence(folder, capsys, tmp_path, module, words, mes
     assert error.startswith("error: ") and message in error
 
 
-@pytest.mark.parametrize("command", [score, anomaly])
-def test_folder_without_images_is_refused(capsys, tmp_path, command):
+def test_folder_without_images_is_refused(capsys, tmp_path):
     (tmp_path / "film.gif").write_text("other file")
     for path, message in (
         (tmp_path, "1 files, but no images"),
         (tmp_path / "film.gif", "not a folder"),
     ):
-        assert call(command, "digits", path, "--device", "cpu") == 2
+        assert call(score, "digits", path, "--device", "cpu") == 2
         assert message in capsys.readouterr().err
 
 
@@ -105,53 +102,3 @@ def test_any_file_name_is_scored_and_rows_are_flushed(capsys, tmp_path):
     assert call(score, *flags) == 2 and "z.png" in capsys.readouterr().err
     names = [row["file"] for row in csv.DictReader(output.open(encoding="utf-8"))]
     assert names[0] == "0.png"
-
-
-def save_digits(folder, levels):
-    folder.mkdir()
-    for index, pixels in enumerate(levels[:, 0].numpy()):
-        save_picture(folder / f"{index}.png", (pixels / 16 * 255).round())
-
-
-def test_anomalies_come_first_in_the_table(capsys, tmp_path):
-    out, flags = tmp_path / "out", ["digits", tmp_path / "images", "--device", "cpu"]
-    save_digits(tmp_path / "images", load_images("digits").validation[:2])
-    save_picture(tmp_path / "images" / "b.png", np.eye(8) * 255)
-    (tmp_path / "images" / "c.png").write_text("no image")
-    flags += ["--output_dir", out]
-    assert call(anomaly, *flags) == 2 and "c.png" in capsys.readouterr().err
-    (tmp_path / "images" / "c.png").unlink()
-    figures = figures_of(anomaly, *flags)
-    assert (figures["images"], figures["unusual"]) == (3, 1)
-    rows = list(csv.DictReader((out / "anomaly.csv").open()))
-    assert [(row["file"], row["unusual"]) for row in rows[:1]] == [("b.png", "yes")]
-    assert [row["unusual"] for row in rows[1:]] == ["no", "no"]
-    assert float(rows[0]["p_value"]) == pytest.approx(1 / 101)
-    (drawn,) = (out / "maps").iterdir()
-    assert drawn.name == "b.png.png" and Image.open(drawn).size[0] >= 320
-    assert figures_of(anomaly, *flags, "--alpha", 0.99)["unusual"] == 3
-    assert call(anomaly, *flags, "--alpha", 0.005) == 2
-    assert "at least 199 images" in capsys.readouterr().err
-
-
-def test_fit_makes_a_detector_of_a_folder(capsys, tmp_path):
-    assert call(anomaly, "digits") == 2 and "Expected a folder" in capsys.readouterr().err
-    save_digits(tmp_path / "ordinary", load_images("digits").test[:90])
-    fit = ["digits", "--fit", tmp_path / "ordinary", "--output_dir", tmp_path / "mine"]
-    figures = figures_of(anomaly, *fit)
-    assert (figures["model"], figures["fitted_images"]) == ("digits", 90)
-    assert len(AnomalyDetector.from_pretrained(tmp_path / "mine").fitted_.calibration) == 90
-    assert call(anomaly, *fit) == 2 and "already holds a model" in capsys.readouterr().err
-
-
-def test_fit_and_images_in_one_command(tmp_path):
-    digits = load_images("digits")
-    save_digits(tmp_path / "ordinary", digits.test[:90])
-    save_digits(tmp_path / "images", 16 - digits.test[90:93])
-    words = ["digits", tmp_path / "images", "--fit", tmp_path / "ordinary"]
-    figures = figures_of(anomaly, *words, "--output_dir", tmp_path / "mine")
-    assert (figures["fitted_images"], figures["images"], figures["unusual"]) == (90, 3, 3)
-    again = figures_of(anomaly, tmp_path / "mine", words[1], "--output_dir", tmp_path / "out")
-    assert again["unusual"] == 3
-    table, other = (tmp_path / name / "anomaly.csv" for name in ("mine", "out"))
-    assert table.read_text() == other.read_text()

@@ -3,21 +3,15 @@
 import json
 import math
 from dataclasses import replace
-from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from conftest import GREY, call, figures_of
 from exact import generator
-from scipy.special import logsumexp
-from scipy.stats import norm
-from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
 import speed
 from ebm_app.cli import toy
 from ebm_app.ebm import EBM
-from ebm_app.ratios import ClassifierRatio
 from ebm_app.ratios.problems import (
     INFORMATION_PROBLEMS,
     TOY_PROBLEMS,
@@ -116,26 +110,6 @@ def test_mi_script_learns_the_gaussians_of_the_paper(script, tmp_path, capsys):
     assert record["curve"][-1] == [60, answer["value"]]
     assert "truth 10" in capsys.readouterr().out
     assert call(module, *flags, "--num_seeds", 2) == 2 and "--table" in capsys.readouterr().err
-
-
-def test_information_study_keeps_finished_cells(script, tmp_path, monkeypatch):
-    module = script("evaluate/information.py")
-    ratio = partial(ClassifierRatio, QuadraticDiscriminantAnalysis())
-    monkeypatch.setitem(module.ESTIMATORS, "classifier", ratio)
-    flags = ["--laws", "gaussian_0.5_1x1", "--estimators", "classifier", "--num_rows", 300]
-    flags += ["--output_dir", tmp_path]
-    (first,) = figures_of(module, *flags, "--num_seeds", 1)["table"]
-    monkeypatch.setitem(module.ESTIMATORS, "classifier", lambda random_state: 1 / random_state)
-    assert figures_of(module, *flags, "--num_seeds", 1)["table"] == [first]
-    assert first["truth"] == 0.5 and abs(first["bias"]) < 0.25 and first["withheld"] == 0
-
-
-def test_information_of_the_parabola_matches_monte_carlo(script):
-    module = script("evaluate/information.py")
-    x, y = module.parabola(np.random.default_rng(0), 3_000)
-    pairs = norm.logpdf(y[:, None], x[None, :] ** 2, module.NOISE)
-    values = pairs.diagonal() - logsumexp(pairs, 1) + math.log(len(x))
-    assert abs(values.mean() - module.LAWS["parabola"][1]) < 4 * values.std() / len(x) ** 0.5
 
 
 def test_objectives_are_timed_on_the_same_network(folder, tmp_path):

@@ -115,20 +115,3 @@ def test_ratio_script_writes_tables_and_a_record(script, tmp_path, method):
     for name in ("x0", "x1", "at"):
         table = np.genfromtxt(tmp_path / f"out/{name}.csv", delimiter=",", names=True)
         assert table["log_ratio"].shape == (200,)
-
-
-def test_ratio_script_warns_of_points_outside_the_rows(script, tmp_path, capsys):
-    x0, x1 = draw(gaussians(1), 100)
-    for name, x in {"x0": x0, "x1": x1, "at": [[0.0], [50.0]]}.items():
-        np.save(tmp_path / f"{name}.npy", x)
-    files = [
-        item for name in ("x0", "x1", "at") for item in (f"--{name}", tmp_path / f"{name}.npy")
-    ]
-    flags = ["--iterations", 5, "--num_folds", 3, "--output_dir", tmp_path / "out"]
-    metrics = figures_of(script("evaluate/ratio.py"), *files, *flags)
-    assert "1 of 2 rows are outside" in metrics["warnings"][-1]
-    assert "1 of 2 rows are outside" in capsys.readouterr().out
-    table = (tmp_path / "out/at.csv").read_text().split()
-    assert table[0] == "log_ratio,is_outside"
-    assert [row.split(",")[1] for row in table[1:]] == ["False", "True"]
-    assert json.loads((tmp_path / "out/ratio.json").read_text())["figures"] == metrics
