@@ -10,7 +10,7 @@ from ebm_app.data.levels import dequantise, quantise_samples
 from ebm_app.folders import FLOW
 from ebm_app.likelihood.bits import Likelihood, checked_levels, likelihood_of
 from ebm_app.likelihood.noise import noise_for
-from ebm_app.nets.protocols import LogDensityEstimate
+from ebm_app.nets.model import LogDensityEstimate
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import build_space
 from ebm_app.utils.fields import NumLevels, PositiveInt, Seed, check_argument, configuration

@@ -21,7 +21,8 @@ from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.scoring import bits_by_estimator
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.noise import dequantisation_noise
-from ebm_app.nets.protocols import LogDensity, require
+from ebm_app.nets.model import TimeScoreModel
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.random import derive_seed
@@ -49,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     _, levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", args)
-    model = require(ebm.model, LogDensity, "ais")
+    model = ebm.model
+    if not isinstance(model, TimeScoreModel):
+        raise UserError("A denoiser has no log density, so that log Z is not defined.")
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
     for name in args.method:
         is_diffused, estimate = METHODS[name]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.inputs import as_images
-from ebm_app.nets.protocols import LogDensityEstimate
+from ebm_app.nets.model import LogDensityEstimate
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, check_argument
 from ebm_app.utils.output import MAX_DISAGREEMENT

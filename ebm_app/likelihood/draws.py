@@ -16,8 +16,7 @@ from ebm_app.likelihood.bits import Likelihood, batches, images_per_batch, likel
 from ebm_app.likelihood.dequantisation import Cells, Dequantiser
 from ebm_app.likelihood.estimator import Estimator, error_over_draws
 from ebm_app.likelihood.noise import DequantisationNoise, GivenNoise, noise_for, seeded_noise
-from ebm_app.nets.path_model import PathModel
-from ebm_app.nets.protocols import LogDensityEstimate
+from ebm_app.nets.model import LogDensityEstimate, ScoreModel
 from ebm_app.utils.fields import Draws, check_argument
 from ebm_app.utils.output import progress
 from ebm_app.utils.random import ImageNoise
@@ -85,7 +84,7 @@ class LevelsEvaluation(NamedTuple):
 
     def likelihood(
         self,
-        model_of: Callable[[slice], PathModel],
+        model_of: Callable[[slice], ScoreModel],
         levels: Tensor,
         draws: DequantisationDraws,
         batch_size: int | None,
@@ -106,7 +105,7 @@ class LevelsEvaluation(NamedTuple):
         return likelihood_of(estimates, num_dims)
 
     def average(
-        self, model: PathModel, levels: Tensor, draws: DequantisationDraws, bar: tqdm
+        self, model: ScoreModel, levels: Tensor, draws: DequantisationDraws, bar: tqdm
     ) -> LogDensityEstimate:
         """Return the mean of the estimator's log P over draws, for B images.
 

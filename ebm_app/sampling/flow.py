@@ -6,12 +6,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import Counter, SteinScore
+from ebm_app.nets.model import ScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import LOG_SNR
 from ebm_app.paths.flow_solvers import Method, SolverSettings, solve_flow
 from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
-from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
+from ebm_app.sampling.base import Counter, Frame, Sampler, denoised, end_time
 from ebm_app.utils.fields import NonNegative, Positive, Probes, Steps, configuration
 from ebm_app.utils.random import Noise
 from ebm_app.utils.tensors import sum_except_batch
@@ -60,7 +60,7 @@ class ProbabilityFlowSampler(FlowSampler):
     rtol: Positive = 1e-4
     atol: Positive = 1e-4
 
-    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
+    def iterate(self, model: ScoreModel, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         path, end = require_one_sided(model.path), end_time(model, START, self.end_variance)
         probes = None if self.num_probes is None else probes_for(self.num_probes, x0, PROBE_SEED)
         counter = Counter()
@@ -104,7 +104,7 @@ class DPMSampler(FlowSampler):
 
     noise: NonNegative = 0.0
 
-    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
+    def iterate(self, model: ScoreModel, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         path, end = model.path, end_time(model, START, self.end_variance)
         times = LOG_SNR.times(path, START, end, self.num_steps)
         alpha, sigma = path.alpha(times), path.variance(times).sqrt()
