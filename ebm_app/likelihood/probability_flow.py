@@ -7,8 +7,14 @@ from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
 from ebm_app.nets.model import LogDensityEstimate, ScoreModel
 from ebm_app.paths import LogSNRPath, require_one_sided
 from ebm_app.paths.base import ARC_LENGTH, LOG_SNR
-from ebm_app.paths.flow_solvers import ADAPTIVE, Method, SolverSettings, solve_flow
-from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
+from ebm_app.sampling.ode import (
+    ADAPTIVE,
+    Method,
+    ProbabilityFlow,
+    SolverSettings,
+    probes_for,
+    solve_flow,
+)
 from ebm_app.utils.fields import (
     Fraction,
     Positive,

@@ -9,9 +9,8 @@ from torch import Tensor
 from ebm_app.nets.model import ScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import LOG_SNR
-from ebm_app.paths.flow_solvers import Method, SolverSettings, solve_flow
-from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
 from ebm_app.sampling.base import Counter, Frame, Sampler, denoised, end_time
+from ebm_app.sampling.ode import Method, ProbabilityFlow, SolverSettings, probes_for, solve_flow
 from ebm_app.utils.fields import NonNegative, Positive, Probes, Steps, configuration
 from ebm_app.utils.random import Noise
 from ebm_app.utils.tensors import sum_except_batch
