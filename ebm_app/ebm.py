@@ -1,7 +1,7 @@
 """``EBM``: an energy-based model of images, with likelihoods and samples."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -11,7 +11,7 @@ from ebm_app.config import EBMConfig, ImageShape, PathConfig
 from ebm_app.data.labels import Labels, labels_of_images, labels_of_samples
 from ebm_app.data.levels import checked_levels, quantise_samples
 from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
-from ebm_app.likelihood import Estimator, make_estimator, name_of
+from ebm_app.likelihood import Estimator, check_estimator, make_estimator, name_of
 from ebm_app.likelihood.bits import (
     NUM_COMPARED,
     Likelihood,
@@ -25,9 +25,7 @@ from ebm_app.likelihood.bits import (
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.nets.build import build_model
 from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
-from ebm_app.nets.path_model import PathModel, checked_time
-from ebm_app.nets.protocols import LogDensity, Score, SteinScore, Time, TimeScore, require
-from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.nets.model import ScoreModel, Time, TimeScoreModel, checked_time
 from ebm_app.paths import require_one_sided
 from ebm_app.pretrained import PretrainedModel, available_device
 from ebm_app.sampling import SAMPLERS, Sampler
@@ -73,14 +71,14 @@ class EBM(PretrainedModel):
 
     config_class, kind = EBMConfig, ENERGY_MODEL
 
-    def __init__(self, config: EBMConfig, model: PathModel | None = None) -> None:
+    def __init__(self, config: EBMConfig, model: ScoreModel | None = None) -> None:
         super().__init__(config)
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
         self.space = build_space(config.space, config.image_shape, config.num_levels)
         self.cells = Cells(config.num_levels, self.space)
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
         model = build_model(config, self.space) if model is None else model
-        self.model = check_argument(PathModel, "model", model)
+        self.model = check_argument(ScoreModel, "model", model)
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
@@ -197,8 +195,7 @@ class EBM(PretrainedModel):
             UserError: for points of the wrong shape, a time outside [0, 1], and a denoiser,
                 which has no log density.
         """
-        model = require(self.model, LogDensity, "EBM.energy")
-        return -self._evaluate(model.log_density, x, t)
+        return -self._evaluate(self._time_score_model("energy").log_density, x, t)
 
     def score(self, x: Tensor, t: Time = 1.0) -> Tensor:
         """Return the Stein score grad_x log p_t(x), (B, C, H, W), in nats per unit of x.
@@ -209,8 +206,7 @@ class EBM(PretrainedModel):
         Raises:
             UserError: for points of the wrong shape, and a time outside [0, 1].
         """
-        model = require(self.model, SteinScore, "EBM.score")
-        return self._evaluate(model.score, x, t)
+        return self._evaluate(self.model.score, x, t)
 
     def time_score(self, x: Tensor, t: Time) -> Tensor:
         """Return the time score d/dt log p_t(x), (B,) float64, in nats per unit of t.
@@ -222,10 +218,15 @@ class EBM(PretrainedModel):
             UserError: for points of the wrong shape, a time outside [0, 1], and a denoiser,
                 which has no time score.
         """
-        model = require(self.model, TimeScore, "EBM.time_score")
-        return self._evaluate(model.time_score, x, t)
+        return self._evaluate(self._time_score_model("time_score").time_score, x, t)
 
-    def _evaluate(self, function: Score, x: Tensor, t: Time) -> Tensor:
+    def _time_score_model(self, method: str) -> TimeScoreModel:
+        """Return the model, or raise a UserError that names a method if it is a denoiser."""
+        if isinstance(self.model, TimeScoreModel):
+            return self.model
+        raise UserError(f"A denoiser has no time score, so `{method}` is unavailable.")
+
+    def _evaluate(self, function: Callable[[Tensor, Time], Tensor], x: Tensor, t: Time) -> Tensor:
         """Evaluate a function of (x, t) in the dtype of the model, with gradients only if ``x``
         requires them."""
         x = self.points(x).to(self.dtype)
@@ -264,7 +265,7 @@ class EBM(PretrainedModel):
         levels, noise = levels.to(self.device), noise.to(self.device)
         return self.dequantiser.points(levels, self.cells, noise, self.model)
 
-    def model_for(self, labels: Tensor | None, guidance_scale: float = 1.0) -> PathModel:
+    def model_for(self, labels: Tensor | None, guidance_scale: float = 1.0) -> ScoreModel:
         """Return the model of B points, conditional on their class indices (B,), if any."""
         if labels is not None:
             return self.model.conditioned_on(labels, guidance_scale)
@@ -319,6 +320,7 @@ class EBM(PretrainedModel):
         levels = self.levels_of(images)
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
+        check_estimator(estimator, self.model)
         if labels is not None:
             labels = labels_of_images(labels, len(levels), self.config.classes())
 
@@ -430,7 +432,7 @@ class EBM(PretrainedModel):
             seed: seed of all noise. The noise of an image depends on the seed and its index.
             labels: names or numbers of classes, for a class-conditional model: one for all images,
                 several used in turn, or "random". See ``class_labels``.
-            guidance_scale: guidance scale, see ``PathModel.conditioned_on``. 1 samples from
+            guidance_scale: guidance scale, see ``ScoreModel.conditioned_on``. 1 samples from
                 p(x | label), larger values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It only changes
                 samples by rounding, and by the shared steps of ``method=dopri5``.
@@ -469,7 +471,7 @@ class EBM(PretrainedModel):
             labels = labels_of_samples(labels, num_images, self.config.classes(), seed)
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
 
-        def model_of(rows: slice) -> PathModel:
+        def model_of(rows: slice) -> ScoreModel:
             return self.model_for(None if labels is None else labels[rows], guidance_scale)
 
         return iterate_batches(sampler, model_of, x, noise, slices)

@@ -15,7 +15,7 @@ from ebm_app.likelihood.bits import (
     likelihood_of,
     mean_over_draws,
 )
-from ebm_app.nets.protocols import LogDensityEstimate
+from ebm_app.nets.model import LogDensityEstimate
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import build_space
 from ebm_app.utils.fields import Draws, NumLevels, PositiveInt, Seed, check_argument, configuration

@@ -83,7 +83,8 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
     model, weights = trainer.ebm.model, trainer.parameters
     columns = u0, u1, t, *_ = trainer.batches.batch(0, torch.arange(size))
     x = model.path.sample(u0, u1, t).xt
-    features, time_input = model.inputs.features(x, t), model.inputs.time(t)
+    features = model.with_condition([x, *model.features(x, t)], None)
+    time_input = model.net_time(t)
 
     def moments() -> Tensor:
         output = model(x, t)

@@ -18,7 +18,7 @@ from functools import cache
 import torch
 from torch import nn
 
-from ebm_app.nets.time_score import ModelOutput, MomentsModel, SteinScoreModel, TimeScoreModel
+from ebm_app.nets.model import ModelOutput, TimeScoreModel
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 from ebm_app.sampling.hmc import Target
 from ebm_app.utils.tensors import expand_like, sum_except_batch
@@ -160,55 +160,49 @@ class ExactModel(nn.Module):
         return self.path.sample(self.reference(shape, seed + 1), self.data(shape, seed), t)
 
 
-class ExactDensity:
-    """The closed forms of an ``ExactModel`` as a density: its log and its Stein score."""
-
-    def __init__(self, model):
-        self.model, self.path = model, model.path
-        self.start, self.end = model.interval
-        self.score = self.log_density_gradient = model.exact_score
-
-    def log_density(self, x, t):
-        return self.model.log_density(x, t)
-
-    def log_density_cost(self, t):
-        return 1
-
-    gradient_cost = score_cost = log_density_cost
-
-    def at(self, rows):
-        return self
-
-    def with_nodes(self, num_nodes):
-        return self
-
-
 class Exact(TimeScoreModel):
     """Time score model whose output is that of an ``ExactModel``."""
 
     def __init__(self, model, num_nodes):
-        super().__init__(model.path, 0.1, num_nodes)
+        super().__init__(nn.Identity(), model.path, 0.1, num_nodes=num_nodes)
         self.model, self.interval = model, model.interval
         self.start, self.end = model.interval
-        self.num_levels = 256
+
+    has_score = property(lambda self: self.model.stein_channels > 0)
+    has_variance = property(lambda self: self.has_score and self.model.predicts_variance)
 
     def forward(self, x, t, condition=None, labels=None):
         return self.model(x, t) if labels is None else self.model(x, t, labels=labels)
 
 
-class ExactScore(Exact, SteinScoreModel):
-    """The same with a Stein head."""
+class ExactDensity(Exact):
+    """The closed forms of an ``ExactModel``: its log density and its Stein score."""
+
+    def __init__(self, model):
+        super().__init__(model, 32)
+
+    def log_density(self, x, t):
+        return self.model.log_density(x, t)
+
+    def score(self, x, t):
+        return self.model.exact_score(x, t)
+
+    def log_density_cost(self, t):
+        return 1
+
+    log_density_gradient = score
+    gradient_cost = score_cost = log_density_cost
 
 
-class ExactMoments(Exact, MomentsModel):
-    """The same with a Stein head and a posterior variance."""
+class ExactScore(Exact):
+    """The same without a posterior variance."""
+
+    has_variance = False
 
 
 def density_of(model, num_nodes=32):
     """Return the time score model of an exact model, with the quantities that it has."""
-    if not model.stein_channels:
-        return Exact(model, num_nodes)
-    return (ExactMoments if model.predicts_variance else ExactScore)(model, num_nodes)
+    return Exact(model, num_nodes)
 
 
 class ExactBridge(ExactModel):

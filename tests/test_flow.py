@@ -11,7 +11,7 @@ from ebm_app import EBM, train
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.nets.decoded import NET_INPUTS
+from ebm_app.nets.unet import NET_INPUTS
 from ebm_app.training.config import with_settings
 from ebm_app.training.ebm import make_config
 from ebm_app.training.recipes import recipe

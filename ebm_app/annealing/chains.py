@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.annealing.estimates import LogZ, bennett, from_forward, from_reverse
 from ebm_app.annealing.moves import DenoisingMove, Move
-from ebm_app.nets.protocols import LogDensity
+from ebm_app.nets.model import TimeScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import ARC_LENGTH
 from ebm_app.sampling.hmc import (
@@ -96,7 +96,12 @@ class Chains:
     """
 
     def __init__(
-        self, model: LogDensity, settings: Annealing, is_diffused: bool, data: Tensor, seed: int
+        self,
+        model: TimeScoreModel,
+        settings: Annealing,
+        is_diffused: bool,
+        data: Tensor,
+        seed: int,
     ) -> None:
         path = require_one_sided(model.path)
         self.model, self.settings, self.data, self.seed = model, settings, data, seed

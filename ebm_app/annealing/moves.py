@@ -19,8 +19,8 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import Score
 from ebm_app.paths import OneSidedPath
+from ebm_app.sampling.base import Score
 from ebm_app.sampling.hmc import stay
 from ebm_app.utils.random import Noise
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch

@@ -21,8 +21,7 @@ from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 from ebm_app.data.levels import to_display
 from ebm_app.data.pictures import to_pil, to_uint8
 from ebm_app.ebm import EBM
-from ebm_app.nets.protocols import require
-from ebm_app.nets.time_score import SteinScoreModel
+from ebm_app.nets.model import TimeScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.output import progress
@@ -89,7 +88,9 @@ def noise_times(ebm: EBM) -> list[float]:
     Raises:
         UserError: if the model has no Stein head, or its path does not start from N(0, I).
     """
-    model = require(ebm.model, SteinScoreModel, "Anomaly detection")
+    model = ebm.model
+    if not (isinstance(model, TimeScoreModel) and model.has_score):
+        raise UserError("Anomaly detection needs a model with both scores. Train a Stein head.")
     levels = torch.tensor(noise_levels(ebm.config.image_shape), dtype=torch.float64)
     return require_one_sided(model.path).log_snr_inverse(levels).tolist()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import dequantisation_noise, to_bits_per_dim
-from ebm_app.nets.protocols import TimeScore
+from ebm_app.nets.model import TimeScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.tensors import standard_normal_log_density
 
@@ -42,7 +42,7 @@ def trace(ebm: EBM, image: Tensor, seed: int = 0) -> Trace | None:
     at the dequantised image x; None for a model without a time score.
     """
     model = ebm.model
-    if not isinstance(model, TimeScore):
+    if not isinstance(model, TimeScoreModel):
         return None
     path = require_one_sided(model.path)
     levels = to_levels(image, ebm.config.num_levels)

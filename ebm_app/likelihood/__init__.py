@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ebm_app.likelihood.elbo import VariationalBound
-from ebm_app.likelihood.estimator import Estimator, PointEstimator
+from ebm_app.likelihood.estimator import NEEDS, Estimator, PointEstimator
 from ebm_app.likelihood.path_integral import PathIntegral
 from ebm_app.likelihood.probability_flow import ProbabilityFlowDensity
 from ebm_app.likelihood.time_integral import EnergyEstimate, TimeIntegral
+from ebm_app.nets.model import ScoreModel
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import make
 
 ESTIMATORS: dict[str, type[Estimator]] = {
@@ -32,6 +34,15 @@ def name_of(estimator: Estimator) -> str:
     """
     names = {kind: name for name, kind in ESTIMATORS.items()}
     return names.get(type(estimator), type(estimator).__name__)
+
+
+def check_estimator(estimator: Estimator, model: ScoreModel) -> None:
+    """Raise a UserError if a model lacks what an estimator needs."""
+    if not estimator.supports(model):
+        raise UserError(
+            f"Estimator {name_of(estimator)} needs {estimator.needs}, which this model lacks. "
+            f"Available for {NEEDS[estimator.needs].models}."
+        )
 
 
 def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int = 0) -> Estimator:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import MANY_DRAWS, error_over_draws
-from ebm_app.nets.protocols import LogDensityEstimate
+from ebm_app.nets.model import LogDensityEstimate
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, check_argument
 from ebm_app.utils.output import MAX_DISAGREEMENT

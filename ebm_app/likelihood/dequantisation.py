@@ -19,7 +19,8 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise
-from ebm_app.nets.protocols import LevelDecoder, Marginals, require
+from ebm_app.nets.energy import EnergyModel
+from ebm_app.nets.model import ScoreModel
 from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
@@ -69,7 +70,9 @@ class Dequantiser(ABC):
         [0, 1)."""
 
     @abstractmethod
-    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+    def points(
+        self, levels: Tensor, cells: Cells, noise: Tensor, model: ScoreModel
+    ) -> Dequantised:
         """Draw from q for levels (B, *), with uniform ``noise`` (B, *) in [0, 1)."""
 
 
@@ -84,7 +87,9 @@ class UniformDequantisation(Dequantiser):
     def training_points(self, levels: Tensor, cells: Cells, noise: Tensor) -> Tensor:
         return cells.space.encode(dequantise(levels, cells.num_levels, noise))
 
-    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+    def points(
+        self, levels: Tensor, cells: Cells, noise: Tensor, model: ScoreModel
+    ) -> Dequantised:
         x = dequantise(levels, cells.num_levels, noise)
         y, log_abs_det = cells.space.encode_with_log_abs_det(x)
         share = log_abs_det / x[0].numel() - math.log(cells.num_levels)
@@ -107,7 +112,7 @@ class CentreDequantiser(Dequantiser):
         return y, math.log(sigma.item()) + 0.5 * math.log(2 * math.pi)
 
     def normal_points(
-        self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals
+        self, levels: Tensor, cells: Cells, noise: Tensor, model: ScoreModel
     ) -> tuple[Tensor, Tensor, float]:
         """Return e ~ N(0, I) and, at the last time, the values of ``around``."""
         centre = self.training_points(levels, cells, noise)
@@ -142,7 +147,9 @@ class TruncatedNormal(CentreDequantiser):
 
     tau: Tau = 3.0
 
-    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+    def points(
+        self, levels: Tensor, cells: Cells, noise: Tensor, model: ScoreModel
+    ) -> Dequantised:
         t = self.time(cells, model.path, model.end)
         centre = self.training_points(levels, cells, noise)
         # Phi(e) is uniform between the truncation points; erfinv is accurate in both tails
@@ -194,7 +201,9 @@ class Decoder(CentreDequantiser):
         UserError: for a space that stretches cells unequally.
     """
 
-    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
+    def points(
+        self, levels: Tensor, cells: Cells, noise: Tensor, model: ScoreModel
+    ) -> Dequantised:
         e, y, log_scale = self.normal_points(levels, cells, noise, model)
         ratio = self.ratio(cells, model.path, model.end)
         evidence = log_evidence(levels, e, ratio, cells.num_levels)
@@ -219,8 +228,14 @@ class LearnedDecoder(CentreDequantiser):
         UserError: for a space that stretches cells unequally, or a model without a decoder.
     """
 
-    def points(self, levels: Tensor, cells: Cells, noise: Tensor, model: Marginals) -> Dequantised:
-        model = require(model, LevelDecoder, "dequantisation learned_decoder")
+    def points(
+        self, levels: Tensor, cells: Cells, noise: Tensor, model: ScoreModel
+    ) -> Dequantised:
+        if not (isinstance(model, EnergyModel) or model.has_variance):
+            raise UserError(
+                "The learned decoder needs a model that predicts posterior moments. Use another "
+                "dequantisation."
+            )
         e, y, log_scale = self.normal_points(levels, cells, noise, model)
         decoded = model.level_log_prob(levels, y, model.end)
         return Dequantised(y, model.end, 0.5 * e.square() + log_scale + decoded)

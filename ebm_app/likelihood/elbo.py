@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import MANY_DRAWS, PointEstimator, error_over_draws
-from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
-from ebm_app.nets.time_score import MomentsModel
+from ebm_app.nets.model import LogDensityEstimate, ScoreModel
 from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
@@ -129,14 +128,12 @@ class VariationalBound(PointEstimator):
     num_draws: Draws = 1
     seed: Seed = 0
 
-    needs: ClassVar[type] = SteinScore
     error_is_drawn: ClassVar[bool] = True
 
     @torch.no_grad()
     def __call__(
-        self, model: SteinScore, x: Tensor, t: float, key: Tensor | None = None
+        self, model: ScoreModel, x: Tensor, t: float, key: Tensor | None = None
     ) -> LogDensityEstimate:
-        model = require(model, SteinScore, "estimator elbo")
         path = require_one_sided(model.path)
         rule = bound_rule(path, t, self.num_nodes)
         noise = normal_draws(self.num_draws * self.num_nodes, x, self.seed, key)
@@ -157,7 +154,7 @@ class VariationalBound(PointEstimator):
         return LogDensityEstimate(sum_except_batch(components), error, components, nfe)
 
 
-def draw_residuals(model: SteinScore, x: Tensor, rule: BoundRule, e: Tensor) -> Residuals:
+def draw_residuals(model: ScoreModel, x: Tensor, rule: BoundRule, e: Tensor) -> Residuals:
     """Return the residuals of the noise ``e`` (n, B, *) at the nodes, for points x (B, *).
 
     For a model without a predicted variance, V is the mean of e (e - e_s) over the dimensions of a
@@ -165,13 +162,13 @@ def draw_residuals(model: SteinScore, x: Tensor, rule: BoundRule, e: Tensor) -> 
     exact score.
     """
     points = expand_like(rule.a, e) * x + expand_like(rule.deviation, e) * e
-    if isinstance(model, MomentsModel):
+    if model.has_variance:
         score, predicted = evaluate_in_chunks(model.score_and_variance, points, rule.times)
     else:
         (score,) = evaluate_in_chunks(lambda x, t: (model.score(x, t),), points, rule.times)
     residual = (e + expand_like(rule.deviation, e) * score).double()
     e = e.double()
-    if isinstance(model, MomentsModel):
+    if model.has_variance:
         # Var[e | x_r] from Var[eps | x_r], where sqrt(w) e is a part of the noise of the path
         share = expand_like(rule.deviation.square() / rule.variances, e)
         return Residuals(e, residual, 1 - share + share * predicted.double())

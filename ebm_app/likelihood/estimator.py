@@ -1,60 +1,86 @@
 """Base classes of estimators of log-likelihoods, of continuous points or of grey levels.
 
-Their ``needs`` is the protocol of ``ebm_app.nets.protocols`` that a model must implement. All
-values are in nats.
+Their ``needs`` is what they need of a model, a key of ``NEEDS``. All values are in nats.
 """
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import torch
 from scipy.special import ndtr, stdtrit
 from torch import Tensor
 
 from ebm_app.likelihood.dequantisation import Cells, Dequantiser
-from ebm_app.nets.protocols import LogDensityEstimate
+from ebm_app.nets.energy import EnergyModel
+from ebm_app.nets.model import LogDensityEstimate, ScoreModel, TimeScoreModel
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Min number of draws to estimate the error of their mean from their spread
 MANY_DRAWS = 8
 
 
+class Need(NamedTuple):
+    """What an estimator needs: a function of a model, and the models that have it."""
+
+    is_met: Callable[[ScoreModel], bool]
+    models: str
+
+
+#: Needs of estimators by name
+NEEDS: dict[str, Need] = {
+    "a Stein score": Need(lambda model: True, "all models"),
+    "a time score": Need(
+        lambda model: isinstance(model, TimeScoreModel), "models trained with this package"
+    ),
+    "both scores of a network": Need(
+        lambda model: isinstance(model, TimeScoreModel) and model.has_score,
+        "models trained with a Stein head, and energy networks",
+    ),
+    "an energy network": Need(
+        lambda model: isinstance(model, EnergyModel), "models distilled with train/energy.py"
+    ),
+}
+
+
 class Estimator(ABC):
     """Estimator of the log probability of images. Subclasses are frozen dataclasses of settings.
 
     Attributes:
-        needs: protocol or class that a model must implement.
+        needs: what a model must have, a key of ``NEEDS``.
         error_is_drawn: whether the error comes mainly from random draws that differ between
             points, so that the spread over draws of the dequantiser includes it.
         is_normalised: whether the density is normalised for any network. Others are compared with
             "elbo", see ``warn_of_disagreement``.
     """
 
-    needs: ClassVar[type]
+    needs: ClassVar[str] = "a Stein score"
     error_is_drawn: ClassVar[bool] = False
     is_normalised: ClassVar[bool] = True
 
     @classmethod
-    def supports(cls, model: Any) -> bool:
-        """Return whether a model implements ``needs``."""
-        return isinstance(model, cls.needs)
+    def supports(cls, model: ScoreModel) -> bool:
+        """Return whether a model has what the estimator needs."""
+        return NEEDS[cls.needs].is_met(model)
 
     @abstractmethod
     def log_prob_of_levels(
-        self, model: Any, levels: Tensor, cells: Cells, dequantiser: Dequantiser, noise: Tensor
+        self,
+        model: ScoreModel,
+        levels: Tensor,
+        cells: Cells,
+        dequantiser: Dequantiser,
+        noise: Tensor,
     ) -> LogDensityEstimate:
         """Return log P(levels) of B images from one draw of the dequantiser. Its expectation is
         a lower bound if the estimate of log p_t is exact or a lower bound.
 
         Args:
-            model: density p_t in the space of the path; implements ``needs``.
+            model: density p_t in the space of the path; has what the estimator ``needs``.
             levels: (B, C, H, W) integers, the grey levels of ``cells``.
             dequantiser: density q on the cell of a level.
             noise: (B, C, H, W) uniform numbers from which the dequantiser draws.
-
-        Raises:
-            UserError: for a model that does not implement ``needs``.
         """
 
 
@@ -63,7 +89,7 @@ class PointEstimator(Estimator):
 
     @abstractmethod
     def __call__(
-        self, model: Any, x: Tensor, t: float, key: Tensor | None = None
+        self, model: ScoreModel, x: Tensor, t: float, key: Tensor | None = None
     ) -> LogDensityEstimate:
         """Return log p_t(x) at ``x`` (B, *).
 
@@ -73,7 +99,12 @@ class PointEstimator(Estimator):
         """
 
     def log_prob_of_levels(
-        self, model: Any, levels: Tensor, cells: Cells, dequantiser: Dequantiser, noise: Tensor
+        self,
+        model: ScoreModel,
+        levels: Tensor,
+        cells: Cells,
+        dequantiser: Dequantiser,
+        noise: Tensor,
     ) -> LogDensityEstimate:
         """Return log p_t(y) - log q(y | levels) at a draw y ~ q. The error is that of log p_t(y).
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
-from ebm_app.nets.protocols import LogDensityEstimate, require
-from ebm_app.nets.time_score import SteinScoreModel
+from ebm_app.nets.model import LogDensityEstimate, TimeScoreModel
 from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
@@ -96,15 +95,14 @@ class PathIntegral(PointEstimator):
     num_draws: Draws = 2
     seed: Seed = 0
 
-    needs: ClassVar[type] = SteinScoreModel
+    needs: ClassVar[str] = "both scores of a network"
     error_is_drawn: ClassVar[bool] = True
     is_normalised: ClassVar[bool] = False
 
     @torch.no_grad()
     def __call__(
-        self, model: SteinScoreModel, x: Tensor, t: float, key: Tensor | None = None
+        self, model: TimeScoreModel, x: Tensor, t: float, key: Tensor | None = None
     ) -> LogDensityEstimate:
-        model = require(model, SteinScoreModel, "estimator path_integral")
         path = require_one_sided(model.path)
         rule = curve_rule(path, model.start, t, self.num_nodes)
         noise = normal_draws(self.num_draws, x, self.seed, key)
@@ -118,7 +116,7 @@ class PathIntegral(PointEstimator):
 
     @staticmethod
     def _integrate(
-        model: SteinScoreModel, x: Tensor, e: Tensor, rule: CurveRule
+        model: TimeScoreModel, x: Tensor, e: Tensor, rule: CurveRule
     ) -> tuple[Tensor, Tensor]:
         """Return the terms of the log density along the curve of ``e``, by the rule and by half of
         its nodes: (B, *) each, or (B, 1) if the model only has their sum."""

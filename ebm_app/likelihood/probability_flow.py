@@ -1,16 +1,20 @@
 """log p_t(x) as the density of the probability-flow ODE of a model."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
-from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
+from ebm_app.nets.model import LogDensityEstimate, ScoreModel
 from ebm_app.paths import LogSNRPath, require_one_sided
 from ebm_app.paths.base import ARC_LENGTH, LOG_SNR
-from ebm_app.paths.flow_solvers import ADAPTIVE, Method, SolverSettings, solve_flow
-from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
+from ebm_app.sampling.ode import (
+    ADAPTIVE,
+    Method,
+    ProbabilityFlow,
+    SolverSettings,
+    probes_for,
+    solve_flow,
+)
 from ebm_app.utils.fields import (
     Fraction,
     Positive,
@@ -64,12 +68,9 @@ class ProbabilityFlowDensity(PointEstimator):
     rtol: Positive = 1e-4
     atol: Positive = 1e-4
 
-    needs: ClassVar[type] = SteinScore
-
     def __call__(
-        self, model: SteinScore, x: Tensor, t: float, key: Tensor | None = None
+        self, model: ScoreModel, x: Tensor, t: float, key: Tensor | None = None
     ) -> LogDensityEstimate:
-        model = require(model, SteinScore, "estimator probability_flow")
         path, keys = require_one_sided(model.path), x if key is None else key
         # at t = 0 of a diffusion with discrete steps, alpha grows fast in arc length
         schedule = LOG_SNR if isinstance(path, LogSNRPath) else ARC_LENGTH

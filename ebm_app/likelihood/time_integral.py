@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator
-from ebm_app.nets.energy_net import EnergyModel
-from ebm_app.nets.protocols import LogDensityEstimate, TimeScore, require
+from ebm_app.nets.energy import EnergyModel
+from ebm_app.nets.model import LogDensityEstimate, TimeScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.fields import configuration
 from ebm_app.utils.quadrature import integrate
@@ -27,14 +27,13 @@ class TimeIntegral(PointEstimator):
 
     integrator: Literal["quadrature", "rk45"] = "quadrature"
 
-    needs: ClassVar[type] = TimeScore
+    needs: ClassVar[str] = "a time score"
     is_normalised: ClassVar[bool] = False
 
     @torch.no_grad()
     def __call__(
-        self, model: TimeScore, x: Tensor, t: float, key: Tensor | None = None
+        self, model: TimeScoreModel, x: Tensor, t: float, key: Tensor | None = None
     ) -> LogDensityEstimate:
-        model = require(model, TimeScore, "estimator time_integral")
         reference = require_one_sided(model.path).reference_log_density(x)
         total = sum_except_batch(reference)
         if self.integrator == "rk45":
@@ -57,14 +56,13 @@ class EnergyEstimate(PointEstimator):
     offset makes the mean bits equal to those of the bound.
     """
 
-    needs: ClassVar[type] = EnergyModel
+    needs: ClassVar[str] = "an energy network"
     is_normalised: ClassVar[bool] = False
 
     @torch.no_grad()
     def __call__(
         self, model: EnergyModel, x: Tensor, t: float, key: Tensor | None = None
     ) -> LogDensityEstimate:
-        model = require(model, EnergyModel, "estimator energy")
         components = model.terms(x, t) - model.calibration.mean / x[0].numel()
         value = sum_except_batch(components)
         return LogDensityEstimate(

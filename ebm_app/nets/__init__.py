@@ -1,1 +1,1 @@
-"""Networks, the densities that they define, and protocols of densities."""
+"""Networks, and the models of scores and densities that they define."""

@@ -3,19 +3,16 @@
 from dataclasses import replace
 
 from ebm_app.config import EBMConfig
-from ebm_app.nets.decoded import NET_INPUTS, Decoded
-from ebm_app.nets.energy_net import EnergyModel
-from ebm_app.nets.level_mixture import NUM_FREQUENT
-from ebm_app.nets.networks import time_score_net
-from ebm_app.nets.parametrisation import ENERGY
-from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.nets.unet import NETS
+from ebm_app.nets.energy import NUM_FREQUENT, EnergyModel
+from ebm_app.nets.model import TimeScoreModel
+from ebm_app.nets.prediction import ENERGY
+from ebm_app.nets.unet import NET_INPUTS, NETS, Decoded
 from ebm_app.paths import PATHS, GaussianPath
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose, make
 
-#: Settings of ``NetworkInputs`` in the configuration
+#: Settings of the inputs of a network in the configuration
 INPUTS = ("time_input", "input_frequencies", "condition_dim")
 
 
@@ -49,7 +46,7 @@ def build_model(config: EBMConfig, space: Space) -> TimeScoreModel:
         settings |= {"channels": channels, "decoder": build_model(decoder, space)}
         return EnergyModel(net, path, config.t_margin, calibration=config.calibration, **settings)
     settings["stein_channels"] = channels if config.stein_head else 0
-    return time_score_net(net, path, config.t_margin, config.prediction, **settings)
+    return TimeScoreModel(net, path, config.t_margin, config.prediction, **settings)
 
 
 def num_channels(config: EBMConfig) -> tuple[int, int]:

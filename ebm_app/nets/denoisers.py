@@ -27,8 +27,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from ebm_app.nets.path_model import PathModel, expand_time
-from ebm_app.nets.protocols import Time
+from ebm_app.nets.model import ScoreModel, Time, expand_time
 from ebm_app.paths import LogSNRPath
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import Number, check_argument
@@ -172,7 +171,7 @@ NOISE_OF: dict[str, Callable[[Tensor, Tensor, Coefficients], Tensor]] = {
 }
 
 
-class DenoiserModel(PathModel):
+class DenoiserModel(ScoreModel):
     r"""Denoiser on a ``LogSNRPath``, with a Stein score but no time score.
 
     Time t of the path is linear in the time u of the schedule, from t = 0 at ``t_noise`` to t = 1

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ebm_app.nets.parametrisation import PREDICTIONS
-from ebm_app.nets.time_score import ModelOutput
+from ebm_app.nets.model import ModelOutput
+from ebm_app.nets.prediction import PREDICTIONS
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose

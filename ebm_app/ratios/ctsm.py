@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ebm_app.nets.networks import time_score_net
+from ebm_app.nets.model import TimeScoreModel
 from ebm_app.objectives.regression import CTSMv, inverse_variance
 from ebm_app.objectives.time_sampling import ArcLength, TimeSample
 from ebm_app.paths import SchrodingerBridgePath
@@ -164,7 +164,7 @@ def train_bridge(
     with initial_weights(int(torch.randint(2**31, (), generator=generator))):
         bridge = Bridge(base)
     path = SchrodingerBridgePath(SIGMA, c=2 + base.means.diff(dim=0).square().mean().item())
-    model = time_score_net(bridge, path, T_MARGIN, prediction="raw", time_input="time")
+    model = TimeScoreModel(bridge, path, T_MARGIN, prediction="raw", time_input="time")
     ratio = TimeScoreRatio(model, CTSMv(inverse_variance, 0.0, T_MARGIN))
     sampler = ArcLength(path, T_MARGIN)
     rows, held_out_rows = (

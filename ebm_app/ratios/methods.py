@@ -10,9 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ebm_app.nets.networks import time_score_net
-from ebm_app.nets.protocols import Time
-from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.nets.model import Time, TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Objective
 from ebm_app.objectives.time_sampling import SharedTimes, TimeSample, TimeSampler, UniformTime
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
@@ -168,7 +166,7 @@ class TimeScores:
             self.sigma is not None
         ):  # the c of the paper is the second moment of (x1 - x0) / sigma
             path.c = self.sigma**2
-        model = time_score_net(net.to(device), path, T_MARGIN, prediction="raw", time_input="time")
+        model = TimeScoreModel(net.to(device), path, T_MARGIN, prediction="raw", time_input="time")
         weighting = WEIGHTINGS[self.weighting]
         return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting, 0.0, T_MARGIN))
 

@@ -2,7 +2,7 @@
 
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.base import Sampler
-from ebm_app.sampling.flow import DPMSampler, ProbabilityFlowSampler
+from ebm_app.sampling.samplers import DPMSampler, ProbabilityFlowSampler
 
 SAMPLERS: dict[str, type[Sampler]] = {
     "dpm": DPMSampler,

@@ -8,10 +8,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import Counter, LogDensity, Marginals, SteinScore, require
+from ebm_app.nets.model import ScoreModel, TimeScoreModel
 from ebm_app.paths.base import SCHEDULES
-from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
+from ebm_app.sampling.base import Counter, Frame, Sampler, denoised, end_time
 from ebm_app.sampling.hmc import IntermediateDistribution, Target, adapt, anneal
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Count, Positive, PositiveInt, Steps, configuration
 from ebm_app.utils.random import Noise
 from ebm_app.utils.registry import choose
@@ -61,7 +62,7 @@ class AnnealedHMC(Sampler):
     acceptance: Literal["work", "energy"] = "work"
     end_variance: Positive = 1e-3
 
-    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
+    def iterate(self, model: ScoreModel, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         times, counter = self._times(model, x0[0].numel()), Counter()
         distributions = self._distributions(model, times, counter)
         records = anneal(
@@ -79,17 +80,17 @@ class AnnealedHMC(Sampler):
             yield Frame(x, index, len(times), counter.nfe, record.acceptance)
 
     def _distributions(
-        self, model: SteinScore, times: Tensor, counter: Counter
+        self, model: ScoreModel, times: Tensor, counter: Counter
     ) -> list[IntermediateDistribution]:
-        if isinstance(model, LogDensity):
+        if isinstance(model, TimeScoreModel):
             model = model.with_nodes(NUM_NODES)
+        elif (self.score, self.acceptance) != ("head", "work"):
+            raise UserError("A denoiser has no log density. Use score=head and acceptance=work.")
         score, log_density = counter.count(model.score, model.score_cost), None
         if self.score == "integral":
-            exact = require(model, LogDensity, "score=integral")
-            score = counter.count(exact.log_density_gradient, exact.gradient_cost)
+            score = counter.count(model.log_density_gradient, model.gradient_cost)
         if self.acceptance == "energy":
-            exact = require(model, LogDensity, "acceptance=energy")
-            log_density = counter.count(exact.log_density, exact.log_density_cost)
+            log_density = counter.count(model.log_density, model.log_density_cost)
         distributions = []
         deviations = model.path.variance(times).sqrt()
         for t, deviation in zip(times.tolist(), deviations, strict=True):
@@ -107,7 +108,7 @@ class AnnealedHMC(Sampler):
         """Return the next step size in standard deviations of the noise, at most ``step_size``."""
         return adapt(scale, probability, ACCEPTANCE_TARGET).clamp(max=self.step_size)
 
-    def _times(self, model: Marginals, num_dims: int) -> Tensor:
+    def _times(self, model: ScoreModel, num_dims: int) -> Tensor:
         path, end = model.path, end_time(model, START, self.end_variance)
         num = self.num_temperatures
         if num is None:

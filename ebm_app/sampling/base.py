@@ -8,11 +8,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import Marginals, SteinScore
+from ebm_app.nets.model import ScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import invert
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.random import ImageNoise, Noise
+
+#: (x (B, *), t) -> (B, *) or (B,)
+Score = Callable[[Tensor, float], Tensor]
 
 
 class Frame(NamedTuple):
@@ -30,6 +33,26 @@ class Frame(NamedTuple):
     acceptance: float | None = None
 
 
+class Counter:
+    """Counts the network evaluations per point of the functions of a model.
+
+    Attributes:
+        nfe: evaluations so far.
+    """
+
+    def __init__(self) -> None:
+        self.nfe = 0
+
+    def count(self, function: Score, cost: Callable[[float], int]) -> Score:
+        """Return a function of (x, t) whose calls are counted, with the cost of a call at t."""
+
+        def counted(x: Tensor, t: float) -> Tensor:
+            self.nfe += cost(t)
+            return function(x, t)
+
+        return counted
+
+
 class Sampler(ABC):
     """Sampler of p_1. Subclasses are frozen dataclasses of settings. ``counts`` names the setting
     for the number of steps."""
@@ -37,14 +60,14 @@ class Sampler(ABC):
     counts: ClassVar[str]
 
     @abstractmethod
-    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
+    def iterate(self, model: ScoreModel, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         """Yield frames that start from reference draws ``x0`` (B, *) and end with the samples.
         Random numbers are drawn from ``noise``."""
 
 
 def iterate_batches(
     sampler: Sampler,
-    model_of: Callable[[slice], SteinScore],
+    model_of: Callable[[slice], ScoreModel],
     x: Tensor,
     noise: ImageNoise,
     batches: Sequence[slice],
@@ -65,7 +88,7 @@ def iterate_batches(
         x = points
 
 
-def end_time(model: Marginals, start: float, variance: float) -> float:
+def end_time(model: ScoreModel, start: float, variance: float) -> float:
     """Return the time at which a run from ``start`` stops: the last time of the model, or the
     earlier time at which the path has the conditional ``variance``.
 
@@ -85,7 +108,7 @@ def end_time(model: Marginals, start: float, variance: float) -> float:
     return invert(lambda t: -path.variance(t), negative).item()
 
 
-def denoised(model: Marginals, x: Tensor, score: Tensor, t: float) -> Tensor:
+def denoised(model: ScoreModel, x: Tensor, score: Tensor, t: float) -> Tensor:
     """Return E[x_1 | x_t = x] by Tweedie's formula from the Stein ``score`` at ``x``: (B, *)."""
     path = require_one_sided(model.path)
     return path.denoise(x, score, torch.tensor(t, dtype=torch.float64))

@@ -20,10 +20,9 @@ from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, TRAINABLE, Cells
 from ebm_app.nets.build import build_path
-from ebm_app.nets.decoded import NET_INPUTS
-from ebm_app.nets.parametrisation import PREDICTIONS
-from ebm_app.nets.path_model import TIME_INPUTS
-from ebm_app.nets.unet import NETS, check_config
+from ebm_app.nets.model import TIME_INPUTS
+from ebm_app.nets.prediction import PREDICTIONS
+from ebm_app.nets.unet import NET_INPUTS, NETS, check_config
 from ebm_app.objectives.regression import (
     DIVERGENCES,
     OBJECTIVES,

@@ -18,8 +18,8 @@ from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.dequantisation import LEARNED_DECODER, LearnedDecoder
-from ebm_app.nets.parametrisation import ENERGY
-from ebm_app.nets.time_score import MomentsModel, TimeScoreModel
+from ebm_app.nets.model import TimeScoreModel
+from ebm_app.nets.prediction import ENERGY
 from ebm_app.objectives.regression import Model, Objective
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import GaussianPath, PathSample
@@ -118,7 +118,7 @@ def energy_config(teacher: EBM) -> EBMConfig:
     """
     config, model = teacher.config, teacher.model
     is_near_levels = config.space == EBMConfig.space and config.dequantisation != "uniform"
-    if not (isinstance(teacher.model, MomentsModel) and is_near_levels):
+    if not (isinstance(model, TimeScoreModel) and model.has_variance and is_near_levels):
         raise UserError(
             f"An energy network cannot be distilled from a model with prediction "
             f"{config.prediction}, dequantisation {config.dequantisation} and space "
@@ -126,7 +126,7 @@ def energy_config(teacher: EBM) -> EBMConfig:
             "dequantisation truncated_normal."
         )
     end = min(LearnedDecoder().last_time(teacher.cells, model.path), teacher.model.end)
-    scale = model.inputs.time(torch.tensor([end], dtype=torch.float64))
+    scale = model.net_time(torch.tensor([end], dtype=torch.float64))
     net = replace(config.net, dropout=0.0, t_scale=config.net.t_scale * scale.item())
     return replace(
         config,

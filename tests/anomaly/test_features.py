@@ -17,7 +17,7 @@ from ebm_app.anomaly.features import (
     noise_times,
 )
 from ebm_app.ebm import EBM
-from ebm_app.nets.time_score import ModelOutput
+from ebm_app.nets.model import ModelOutput
 
 
 def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):

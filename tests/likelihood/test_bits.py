@@ -9,6 +9,7 @@ import torch
 from conftest import error_of
 from exact import F64, ExactModel, density_of, generator, two_modes, uniform, z_score
 from scipy import stats
+from torch import nn
 
 from ebm_app import EBM
 from ebm_app.config import EBMConfig
@@ -24,8 +25,7 @@ from ebm_app.likelihood.dequantisation import (
     UniformDequantisation,
 )
 from ebm_app.likelihood.estimator import error_over_draws
-from ebm_app.nets.protocols import LogDensityEstimate
-from ebm_app.nets.time_score import ModelOutput, MomentsModel
+from ebm_app.nets.model import LogDensityEstimate, ModelOutput, TimeScoreModel
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 from ebm_app.utils.tensors import sum_except_batch
@@ -208,8 +208,8 @@ def test_learned_decoder_matches_the_posterior_of_independent_pixels(t_margin):
         alpha, sigma = path.alpha(t).item(), path.variance(t).sqrt().item()
         return prior + torch.distributions.Normal(alpha * every, sigma).log_prob(x[..., None])
 
-    class Exact(MomentsModel):
-        num_levels = 17
+    class Exact(TimeScoreModel):
+        has_variance = True
 
         def forward(self, x, t):
             posterior, v = joint(x, t[0]).softmax(-1), path.variance(t[0])
@@ -218,7 +218,7 @@ def test_learned_decoder_matches_the_posterior_of_independent_pixels(t_margin):
             score = (path.alpha(t[0]) * mean - x) / v
             return ModelOutput(x, score, variance * path.marginal_variance(t[0]) / v)
 
-    density = Exact(path, t_margin)
+    density = Exact(nn.Identity(), path, t_margin, num_levels=17)
     point = LearnedDecoder().points(levels, cells(17), uniform(levels.shape, 1), density)
     decode = partial(density.level_log_prob, x=point.y, t=density.end)
     found = torch.stack([decode(torch.full_like(levels, k)) for k in range(17)], -1)
@@ -233,7 +233,7 @@ def test_learned_decoder_matches_the_posterior_of_independent_pixels(t_margin):
 
 
 def test_learned_decoder_needs_posterior_moments():
-    density = SimpleNamespace(path=PATHS["linear"], end=0.99)
+    density = SimpleNamespace(path=PATHS["linear"], end=0.99, has_variance=False)
     levels = images(17, 2, (1, 2, 2))
     arguments = levels, cells(17), uniform(levels.shape, 1), density
     assert "posterior moments" in error_of(LearnedDecoder().points, *arguments)

@@ -228,7 +228,7 @@ def test_model_is_on_the_device_of_the_network(net):
 def test_unsupported_uses_of_a_denoiser_are_refused(net, tmp_path):
     ebm = ebm_of(net)
     assert "time score" in error_of(ebm.likelihood, IMAGES, "time_integral")
-    assert "this model lacks" in error_of(ebm.energy, normal((1, *SHAPE)))
+    assert "A denoiser has no time score" in error_of(ebm.energy, normal((1, *SHAPE)))
     assert "Save its network" in error_of(ebm.save_pretrained, tmp_path)
     assert "without labels" in error_of(ebm.sample, 1, labels=0)
 

@@ -12,11 +12,9 @@ from torch import nn
 from ebm_app import EBM
 from ebm_app.config import Calibration
 from ebm_app.data.images import load_images
-from ebm_app.nets.energy_net import GAIN, EnergyModel
-from ebm_app.nets.level_mixture import LevelMixture
-from ebm_app.nets.networks import time_score_net
-from ebm_app.nets.parametrisation import ENERGY
-from ebm_app.nets.time_score import MIN_NODES, TimeScoreModel
+from ebm_app.nets.energy import GAIN, EnergyModel, LevelMixture
+from ebm_app.nets.model import MIN_NODES, TimeScoreModel
+from ebm_app.nets.prediction import ENERGY
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.training.config import TrainEnergy
 from ebm_app.training.energy import Distillation, build_trainer, energy_config
@@ -135,7 +133,7 @@ def energy_model(path=None, kind=EnergyModel, **settings):
     """Return an energy network of 2 channels with the fitted base."""
     path = path or LinearVPPath()
     shape = {"channels": 2, "num_levels": 12, "input_frequencies": (1.0, 3.0)}
-    decoder = time_score_net(nn.Identity(), path, EPS, "moments", 1)
+    decoder = TimeScoreModel(nn.Identity(), path, EPS, "moments", 1)
     model = kind(Mixed(), path, EPS, **shape, decoder=decoder, **settings).double()
     model.base.load_state_dict(fitted(path).state_dict())
     return model

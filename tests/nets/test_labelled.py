@@ -13,7 +13,7 @@ from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.labels import class_labels, labels_of_images, labels_of_samples, names_of
 from ebm_app.likelihood.bits import dequantisation_noise
-from ebm_app.nets.time_score import ModelOutput
+from ebm_app.nets.model import ModelOutput
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import DPMSampler, ProbabilityFlowSampler
 from ebm_app.utils.random import BatchNoise

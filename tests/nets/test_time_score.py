@@ -9,7 +9,7 @@ from exact import F64, ExactModel, generator, normal, two_modes, z_score
 from torch import nn
 
 from ebm_app.nets.grey_levels import restrict_to_levels
-from ebm_app.nets.networks import time_score_net
+from ebm_app.nets.model import TimeScoreModel
 from ebm_app.objectives.regression import poisson_deviance
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.utils.tensors import expand_like, sum_except_batch
@@ -49,9 +49,9 @@ def times(path, num=7):
 def test_predictions_have_their_units(path):
     """The unit is the standard deviation of the conditional time score, see ``test_paths``."""
     t, x = times(path), normal((7, *IMAGE))
-    raw = time_score_net(Constant(3.0), path, EPS, prediction="raw")(x, t)
+    raw = TimeScoreModel(Constant(3.0), path, EPS, prediction="raw")(x, t)
     assert torch.equal(raw.components, torch.full_like(x, 3.0)) and raw.score is None
-    found = time_score_net(Constant(3.0), path, EPS, prediction="normalised")(x, t).components
+    found = TimeScoreModel(Constant(3.0), path, EPS, prediction="normalised")(x, t).components
     expected = 3 * expand_like(path.time_score_variance(t).sqrt(), x)
     assert torch.allclose(found, expected.expand_as(x), rtol=1e-12)
 
@@ -59,7 +59,7 @@ def test_predictions_have_their_units(path):
 @every_path
 def test_time_input_is_time_or_arc_length_fraction(path):
     net = Constant(0.0)
-    model = time_score_net(net, path, EPS, time_input="arc_length")
+    model = TimeScoreModel(net, path, EPS, time_input="arc_length")
     start, end = model.interval
     model(normal((2, 2)), torch.tensor([start, end], dtype=F64))
     assert torch.allclose(net.time, torch.tensor([0.0, 1.0], dtype=F64), atol=1e-12)
@@ -68,13 +68,13 @@ def test_time_input_is_time_or_arc_length_fraction(path):
     t = path.arc_length_inverse(ends[0] + (ends[1] - ends[0]) * knots)[1:-1]
     model(normal((4, 2)), t)
     assert torch.allclose(net.time, knots[1:-1], atol=1e-8)
-    out = time_score_net(net, path, EPS, time_input="time")(normal((4, 2)).float(), t)
+    out = TimeScoreModel(net, path, EPS, time_input="time")(normal((4, 2)).float(), t)
     assert torch.equal(net.time, t.float()) and out.components.dtype == torch.float32
 
 
 def test_half_precision_network_does_not_overflow():
     """The scale is 2.2e6 here, far beyond the largest float16."""
-    model = time_score_net(Constant(1.0, dtype=torch.float16), LinearVPPath(), 5e-7)
+    model = TimeScoreModel(Constant(1.0, dtype=torch.float16), LinearVPPath(), 5e-7)
     components = model(torch.zeros(1, 3), torch.tensor([1 - 5e-7], dtype=F64)).components
     scale = 2**0.5 / (2 * 5e-7)  # sqrt(2) alpha alpha' / v at the end
     assert components.dtype == torch.float32
@@ -83,7 +83,7 @@ def test_half_precision_network_does_not_overflow():
 
 def test_head_is_the_last_channels():
     path, x, t = LinearVPPath(), normal((3, 2, 4, 4)), torch.tensor([0.2, 0.5, 0.9], dtype=F64)
-    model = time_score_net(Constant(1.0, 2.0, 5.0), path, EPS, "raw", stein_channels=2)
+    model = TimeScoreModel(Constant(1.0, 2.0, 5.0), path, EPS, "raw", stein_channels=2)
     out = model(x, t)
     expected = torch.tensor([1.0, 1.0, 2.0, 2.0], dtype=F64).reshape(1, 4, 1, 1).expand(3, 4, 4, 4)
     assert torch.equal(out.components, expected)
@@ -96,18 +96,18 @@ def test_head_is_the_last_channels():
 @pytest.mark.parametrize("path, shape", [(LinearVPPath(), (2,)), (VPPath(), IMAGE)])
 def test_fourier_features_are_means_under_noise(path, shape):
     """E sin(2 pi f (x + sqrt(v_t) eps)), with full amplitude without noise."""
-    model = time_score_net(Constant(0.0), path, EPS, input_frequencies=(0.5, 1.5))
+    model = TimeScoreModel(Constant(0.0), path, EPS, input_frequencies=(0.5, 1.5))
     x, channels = normal((1, *shape)), shape[0]
     for t in (0.9, 0.99):
         time = torch.tensor([t], dtype=F64)
         noisy = x + path.variance(time).sqrt() * normal((20_000, *shape), 1)
-        features = model.inputs.features(x, time)[:, channels:]
+        features = torch.cat(model.features(x, time), 1)
         angles = [2 * torch.pi * f * noisy for f in (0.5, 1.5)]
         draws = torch.cat([part for a in angles for part in (a.sin(), a.cos())], dim=1)
         assert z_score(draws, features) < 4.5 and features.abs().max() > 0.1
-    features = model.inputs.features(x, torch.ones(1, dtype=F64))
-    assert torch.equal(features[:, :channels], x) and features.shape[1] == 5 * channels
-    pairs = features[:, channels:].unflatten(1, (2, 2, channels))
+    features = torch.cat(model.features(x, torch.ones(1, dtype=F64)), 1)
+    assert features.shape[1] == 4 * channels
+    pairs = features.unflatten(1, (2, 2, channels))
     assert torch.allclose(pairs.square().sum(2), torch.ones(1, 2, *shape, dtype=F64))
 
 
@@ -135,7 +135,7 @@ class Moments(nn.Module):
 def test_exact_moments_give_the_exact_scores(path, shape):
     exact = two_modes(path, EPS, (1,), stein_channels=1)
     exact.time = t = torch.tensor([0.1, 0.5, 0.9, 0.999, 1 - 1e-7], dtype=F64)
-    model = time_score_net(Moments(exact), path, EPS, "moments", stein_channels=shape[0])
+    model = TimeScoreModel(Moments(exact), path, EPS, "moments", stein_channels=shape[0])
     times = t.repeat_interleave(math.prod(shape))
     x = exact.sample(times, (len(times), 1)).xt
     out = model(x.reshape(5, *shape), t)
@@ -150,7 +150,7 @@ def test_exact_moments_give_the_exact_scores(path, shape):
 def test_zero_moments_are_exact_for_gaussian_data(path):
     """Also at t = 0, where alpha is 0 on the linear path, and in single precision."""
     exact = ExactModel(path, EPS, [[0.0]], [path.c**0.5])
-    model = time_score_net(Constant(0.0, 0.0), path, EPS, "moments", stein_channels=1)
+    model = TimeScoreModel(Constant(0.0, 0.0), path, EPS, "moments", stein_channels=1)
     t = torch.tensor([0.0, 0.3, 0.99, 1 - 1e-6], dtype=F64)
     x = normal((4, 1, 8, 8))
     size = expand_like(path.time_score_variance(t).sqrt(), x)
@@ -168,7 +168,7 @@ def test_poisson_gradient_matches_closed_form(path):
         exact = ExactModel(path, EPS, [[-1.2], [1.2]], (0.4, 0.4), (0.3, 0.7), stein_channels=1)
         exact.time = torch.full((50,), time, dtype=F64)
         sample, net = exact.sample(exact.time, (50, 1)), Moments(exact, (0.4, -0.3))
-        model = time_score_net(net, path, EPS, "moments", stein_channels=1)
+        model = TimeScoreModel(net, path, EPS, "moments", stein_channels=1)
         out = model(sample.xt, sample.t)
         loss = poisson_deviance(out, path, sample)
         (shift,) = torch.autograd.grad(loss.mean(), model.net.shift, retain_graph=True)
@@ -191,11 +191,11 @@ def test_poisson_gradient_matches_closed_form(path):
 
 def test_invalid_settings_are_reported():
     path, t = LinearVPPath(), torch.tensor([0.1, 0.2], dtype=F64)
-    wide = time_score_net(Constant(0.0, 0.0), path, EPS, "moments", stein_channels=3)
+    wide = TimeScoreModel(Constant(0.0, 0.0), path, EPS, "moments", stein_channels=3)
     with pytest.raises(ValueError, match="variance of shape"):
         wide(normal((2, 2)), t)
     for name, message in (("unit", "hoose one of"), ("moments", "needs a Stein head")):
-        assert message in error_of(time_score_net, Constant(0.0), path, EPS, name)
+        assert message in error_of(TimeScoreModel, Constant(0.0), path, EPS, name)
 
 
 NUM_LEVELS, BIN = 16, 2 / 16
@@ -220,7 +220,7 @@ class Posterior(nn.Module):
 
 def model_of(path):
     net, options = Posterior(path), {"stein_channels": 1, "num_levels": NUM_LEVELS}
-    return net, time_score_net(net, path, 1e-9, "levels", **options)
+    return net, TimeScoreModel(net, path, 1e-9, "levels", **options)
 
 
 def log_density_of_uniform_pixels(path, x, t):

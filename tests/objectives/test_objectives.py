@@ -7,7 +7,7 @@ import torch
 from exact import F64, ExactBridge, ExactModel, SinePath, generator, two_modes, z_score
 from scipy.integrate import quad
 
-from ebm_app.nets.time_score import ModelOutput
+from ebm_app.nets.model import ModelOutput
 from ebm_app.objectives.regression import CTSM, TSM, CTSMv
 from ebm_app.objectives.time_sampling import (
     TIME_SAMPLERS,

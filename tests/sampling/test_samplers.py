@@ -21,7 +21,7 @@ from scipy import stats
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, ProbabilityFlowSampler
 from ebm_app.sampling.base import Sampler
-from ebm_app.sampling.flow import START
+from ebm_app.sampling.samplers import START
 from ebm_app.utils.random import BatchNoise
 from ebm_app.utils.registry import make
 

@@ -14,7 +14,7 @@ from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives.regression import CTSMv
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
-from ebm_app.sampling.flow import DPMSampler, ProbabilityFlowSampler
+from ebm_app.sampling.samplers import DPMSampler, ProbabilityFlowSampler
 from ebm_app.training.batches import Batches
 from ebm_app.training.trainer import Loss
 from ebm_app.utils import random

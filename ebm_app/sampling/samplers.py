@@ -6,12 +6,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.protocols import Counter, SteinScore
+from ebm_app.nets.model import ScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.paths.base import LOG_SNR
-from ebm_app.paths.flow_solvers import Method, SolverSettings, solve_flow
-from ebm_app.paths.probability_flow import ProbabilityFlow
-from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
+from ebm_app.sampling.base import Counter, Frame, Sampler, denoised, end_time
+from ebm_app.sampling.ode import Method, ProbabilityFlow, SolverSettings, solve_flow
 from ebm_app.utils.fields import NonNegative, Positive, Steps, configuration
 from ebm_app.utils.random import Noise
 
@@ -50,7 +49,7 @@ class ProbabilityFlowSampler(FlowSampler):
     rtol: Positive = 1e-4
     atol: Positive = 1e-4
 
-    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
+    def iterate(self, model: ScoreModel, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         path, end = require_one_sided(model.path), end_time(model, START, self.end_variance)
         counter = Counter()
         score = counter.count(model.score, model.score_cost)
@@ -87,7 +86,7 @@ class DPMSampler(FlowSampler):
 
     noise: NonNegative = 0.0
 
-    def iterate(self, model: SteinScore, x0: Tensor, noise: Noise) -> Iterator[Frame]:
+    def iterate(self, model: ScoreModel, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         path, end = model.path, end_time(model, START, self.end_variance)
         times = LOG_SNR.times(path, START, end, self.num_steps)
         alpha, sigma = path.alpha(times), path.variance(times).sqrt()

@@ -99,7 +99,7 @@ def _sum(*terms: tuple[Tensor, Tensor]) -> Tensor:
     return sum(expand_like(coefficient, tensor) * tensor for coefficient, tensor in terms)
 
 
-#: Prediction of energy networks (see ``energy_net``), which is not in ``PREDICTIONS``
+#: Prediction of energy networks (see ``energy``), which is not in ``PREDICTIONS``
 ENERGY = "level_energy"
 PREDICTIONS: dict[str, Prediction] = {
     # the terms themselves, for data with regular marginals at t = 1

@@ -11,8 +11,15 @@ from exact import F64, ExactModel, generator, normal, two_modes, z_score
 
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.paths.base import ARC_LENGTH, SCHEDULES
-from ebm_app.paths.flow_solvers import ADAPTIVE, SOLVERS, Method, SolverSettings, solve_flow
-from ebm_app.paths.probability_flow import ProbabilityFlow, probes_for
+from ebm_app.sampling.ode import (
+    ADAPTIVE,
+    SOLVERS,
+    Method,
+    ProbabilityFlow,
+    SolverSettings,
+    probes_for,
+    solve_flow,
+)
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.random import normal_draws
 
