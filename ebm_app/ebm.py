@@ -11,21 +11,27 @@ from ebm_app.config import EBMConfig, ImageShape, PathConfig
 from ebm_app.data.labels import Labels, labels_of_images, labels_of_samples
 from ebm_app.data.levels import checked_levels, quantise_samples
 from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
-from ebm_app.likelihood import Estimator, check_estimator, make_estimator, name_of
+from ebm_app.likelihood import (
+    Estimator,
+    VariationalBound,
+    check_estimator,
+    make_estimator,
+    name_of,
+)
 from ebm_app.likelihood.bits import (
     NUM_COMPARED,
     Likelihood,
+    add_cells,
     batches,
-    dequantisation_noise,
+    checked_indices,
     images_per_batch,
-    likelihood_of,
-    mean_over_draws,
+    mean_likelihood,
     warn_of_disagreement,
 )
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.nets.build import build_model
 from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
-from ebm_app.nets.model import ScoreModel, Time, TimeScoreModel, checked_time
+from ebm_app.nets.model import LogDensityEstimate, ScoreModel, Time, TimeScoreModel, checked_time
 from ebm_app.paths import require_one_sided
 from ebm_app.pretrained import PretrainedModel, available_device
 from ebm_app.sampling import SAMPLERS, Sampler
@@ -42,7 +48,7 @@ from ebm_app.utils.fields import (
     check_argument,
 )
 from ebm_app.utils.output import progress
-from ebm_app.utils.random import SAMPLES, ImageNoise
+from ebm_app.utils.random import LIKELIHOODS, SAMPLES, ImageNoise, Noise
 from ebm_app.utils.registry import choose, make
 
 #: Max elements (images times values per image) of a batch of ``sample``
@@ -248,22 +254,26 @@ class EBM(PretrainedModel):
             (B, C, H, W), points for ``energy``, ``score`` and ``time_score``.
         """
         levels = self.levels_of(images)
-        noise = dequantisation_noise(seed, len(levels))
-        return self.dequantise(levels, noise.uniform_like(levels.to(self.dtype))).y
+        noise = ImageNoise(check_argument(Seed, "seed", seed), range(len(levels)), LIKELIHOODS)
+        return self.dequantise(levels, noise).y
 
     def levels_of(self, images: Any) -> Tensor:
         """Return the grey levels (B, C, H, W) of images, see ``checked_levels``."""
         return checked_levels(images, self.config.image_shape, self.config.num_levels)
 
-    def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
+    def dequantise(
+        self, levels: Tensor, noise: Noise, model: ScoreModel | None = None
+    ) -> Dequantised:
         """Draw points (B, *) from the model's dequantiser, on the model's device.
 
         Args:
             levels: (B, C, H, W) grey levels.
-            noise: (B, C, H, W) uniform numbers in [0, 1).
+            noise: source of random numbers for B images.
+            model: model of these images, see ``model_for``. Default: without labels.
         """
-        levels, noise = levels.to(self.device), noise.to(self.device)
-        return self.dequantiser.points(levels, self.cells, noise, self.model)
+        levels, model = levels.to(self.device), self.model if model is None else model
+        uniform = noise.uniform_like(levels.to(self.dtype))
+        return self.dequantiser.points(levels, self.cells, uniform, model)
 
     def model_for(self, labels: Tensor | None, guidance_scale: float = 1.0) -> ScoreModel:
         """Return the model of B points, conditional on their class indices (B,), if any."""
@@ -319,34 +329,27 @@ class EBM(PretrainedModel):
         """
         levels = self.levels_of(images)
         estimator = self.default_estimator if estimator is None else estimator
-        estimator = make_estimator(estimator, estimator_args, seed)
+        estimator = make_estimator(estimator, estimator_args)
         check_estimator(estimator, self.model)
         if labels is not None:
             labels = labels_of_images(labels, len(levels), self.config.classes())
-
         num_dims = levels[0].numel()
-        size = images_per_batch(num_dims, self.device)
 
-        def evaluate(
-            estimator: Estimator, levels: Tensor, noise: ImageNoise, num: int
-        ) -> Likelihood:
-            estimates = []
-            with progress("likelihood", len(levels)) as bar:
-                for rows in batches(len(levels), batch_size, size):
-                    model = self.model_for(None if labels is None else labels[rows])
-                    batch, own = levels[rows].to(self.device), noise[rows]
-                    uniform = (own.uniform_like(batch.to(self.dtype)) for _ in range(num))
-                    place = model, batch, self.cells, self.dequantiser
-                    draws = [estimator.log_prob_of_levels(*place, u) for u in uniform]
-                    estimates.append(mean_over_draws(draws, estimator.error_is_drawn))
-                    bar.update(len(batch))
-            return likelihood_of(estimates, num_dims)
+        def evaluate(estimator: Estimator, num: int, repeats: int) -> Likelihood:
+            """Return the likelihood of the first images."""
 
-        noise = dequantisation_noise(seed, len(levels), indices)
-        result = evaluate(estimator, levels, noise, check_argument(Draws, "repeats", repeats))
+            def draw(rows: slice, noise: ImageNoise) -> LogDensityEstimate:
+                model = self.model_for(None if labels is None else labels[rows])
+                point = self.dequantise(levels[rows], noise, model)
+                return add_cells(estimator(model, point.y, point.t, noise), point)
+
+            rows = batches(num, batch_size, images_per_batch(num_dims, self.device))
+            place = seed, checked_indices(indices, len(levels))[:num]
+            return mean_likelihood(draw, rows, *place, repeats, estimator.error_is_drawn, num_dims)
+
+        result = evaluate(estimator, len(levels), repeats)
         if indices is None and not estimator.is_normalised and self.default_estimator == "elbo":
-            few, elbo = levels[:NUM_COMPARED], make_estimator("elbo", {}, seed)
-            bound = evaluate(elbo, few, dequantisation_noise(seed, len(few)), 4)
+            bound = evaluate(VariationalBound(), min(NUM_COMPARED, len(levels)), 4)
             warn_of_disagreement(name_of(estimator), result, bound, num_dims)
         return result
 
@@ -387,20 +390,22 @@ class EBM(PretrainedModel):
         num_draws = check_argument(Draws, "num_draws", num_draws)
         noise_std = check_argument(Positive, "noise_std", noise_std)
         levels = self.levels_of(images)
-        estimator = make_estimator(self.default_estimator, {}, seed)
-        source = dequantisation_noise(seed, len(levels))
+        seed, indices = check_argument(Seed, "seed", seed), range(len(levels))
+        estimator = make_estimator(self.default_estimator, {})
         path, probabilities = require_one_sided(self.model.path), []
         default = images_per_batch(levels[0].numel(), self.device)
         with progress("classify", num_draws * len(levels)) as bar:
             for rows in batches(len(levels), batch_size, default):
-                noise, batch = source[rows], levels[rows]
-                log_prob = torch.zeros(len(batch), num_classes, dtype=torch.float64)
-                for _ in range(num_draws):
-                    point = self.dequantise(batch, noise.uniform_like(batch.to(self.dtype)))
+                log_prob = torch.zeros(len(indices[rows]), num_classes, dtype=torch.float64)
+                for k in range(num_draws):
+                    noise = ImageNoise(seed, indices[rows], LIKELIHOODS, k)
+                    point = self.dequantise(levels[rows], noise)
                     x, t = path.diffuse(point.y, point.t, noise_std, noise.normal_like(point.y))
                     for label in range(num_classes):
                         model = self.model_for(torch.full((len(x),), label, device=x.device))
-                        log_prob[:, label] += estimator(model, x, t).value.cpu() / num_draws
+                        # the same noise for all classes
+                        noise = ImageNoise(seed, indices[rows], LIKELIHOODS, num_draws + k)
+                        log_prob[:, label] += estimator(model, x, t, noise).value.cpu() / num_draws
                     bar.update(len(x))
                 probabilities.append(log_prob.softmax(1))
         return torch.cat(probabilities)

@@ -9,16 +9,11 @@ from torch import Tensor
 from ebm_app.config import FORMAT_VERSION, ImageShape
 from ebm_app.data.levels import checked_levels, dequantise, quantise_samples
 from ebm_app.folders import FLOW
-from ebm_app.likelihood.bits import (
-    Likelihood,
-    dequantisation_noise,
-    likelihood_of,
-    mean_over_draws,
-)
+from ebm_app.likelihood.bits import Likelihood, checked_indices, mean_likelihood
 from ebm_app.nets.model import LogDensityEstimate
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import build_space
-from ebm_app.utils.fields import Draws, NumLevels, PositiveInt, Seed, check_argument, configuration
+from ebm_app.utils.fields import NumLevels, PositiveInt, Seed, check_argument, configuration
 from ebm_app.utils.random import SAMPLES, ImageNoise
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
@@ -83,15 +78,16 @@ class Flow(PretrainedModel):
         """
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels)
-        noise = dequantisation_noise(seed, len(levels), indices)
-        levels, draws = levels.to(self.device), []
-        num_dims = levels[0].numel()
-        for _ in range(check_argument(Draws, "repeats", repeats)):
-            u = noise.uniform_like(levels.to(self.dtype))
-            log_density = self.log_density(dequantise(levels, config.num_levels, u))
-            value = log_density - num_dims * math.log(config.num_levels)
-            draws.append(LogDensityEstimate(value, torch.zeros_like(value), None, 1))
-        return likelihood_of([mean_over_draws(draws, error_is_drawn=False)], num_dims)
+        indices, num_dims = checked_indices(indices, len(levels)), levels[0].numel()
+
+        def draw(rows: slice, noise: ImageNoise) -> LogDensityEstimate:
+            batch = levels[rows].to(self.device)
+            x = dequantise(batch, config.num_levels, noise.uniform_like(batch.to(self.dtype)))
+            value = self.log_density(x) - num_dims * math.log(config.num_levels)
+            return LogDensityEstimate(value, torch.zeros_like(value), None, 1)
+
+        rows = [slice(len(levels))]
+        return mean_likelihood(draw, rows, seed, indices, repeats, False, num_dims)
 
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:

@@ -21,6 +21,7 @@ from torch import nn
 from ebm_app.nets.model import ModelOutput, TimeScoreModel
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 from ebm_app.sampling.hmc import Target
+from ebm_app.utils.random import LIKELIHOODS, ImageNoise
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 F64 = torch.float64
@@ -270,6 +271,11 @@ class PixelMixture:
         weights = torch.softmax(-(gaps**2) / (2 * variance), 0)
         e = s * (weights * gaps / variance).sum(0)
         return e, (weights * (gaps * a * self.std**2 / variance + means)).sum(0)
+
+
+def noise_of(x, seed=0):
+    """Return the noise of points x (B, *) for an estimator."""
+    return ImageNoise(seed, range(len(x)), LIKELIHOODS)
 
 
 def points(model, shape, num=6):

@@ -108,11 +108,14 @@ def extract_features(ebm: EBM, levels: Tensor) -> Features:
     generator = torch.Generator().manual_seed(SEED)
     noises = torch.randn((len(times), *shape), generator=generator).to(ebm.device, ebm.dtype)
     seeded = torch.Generator().manual_seed(SEED)
-    dequantisation = torch.rand(shape, generator=seeded, dtype=torch.float32).to(ebm.dtype)
+    dequantisation = torch.rand(shape, generator=seeded, dtype=torch.float32).to(
+        ebm.device, ebm.dtype
+    )
     batches = []
     with progress("features", len(levels) * len(times)) as bar:
         for batch in levels.split(BATCH_SIZE):
-            y = ebm.dequantise(batch, dequantisation.expand(len(batch), *shape)).y
+            batch, uniform = batch.to(ebm.device), dequantisation.expand(len(batch), *shape)
+            y = ebm.dequantiser.points(batch, ebm.cells, uniform, ebm.model).y
             columns = []
             for noise, t in zip(noises, times, strict=True):
                 columns.append(_features_at(ebm, y, noise, t))

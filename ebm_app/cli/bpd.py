@@ -64,7 +64,7 @@ def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
     estimators = {}
     for run, (name, *pairs) in runs.items():
         own = settings_of_each({run: kinds[run]}, pairs)[run]
-        estimators[run] = make_estimator(name, settings[run] | own, args.seed)
+        estimators[run] = make_estimator(name, settings[run] | own)
     return estimators
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
-from ebm_app.likelihood.bits import dequantisation_noise, to_bits_per_dim
+from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.nets.model import TimeScoreModel
 from ebm_app.paths import require_one_sided
+from ebm_app.utils.random import LIKELIHOODS, ImageNoise
 from ebm_app.utils.tensors import standard_normal_log_density
 
 #: Number of times at which the time score is computed (odd)
@@ -46,8 +47,7 @@ def trace(ebm: EBM, image: Tensor, seed: int = 0) -> Trace | None:
         return None
     path = require_one_sided(model.path)
     levels = to_levels(image, ebm.config.num_levels)
-    noise = dequantisation_noise(seed, len(levels))
-    point = ebm.dequantise(levels, noise.uniform_like(levels.to(ebm.dtype)))
+    point = ebm.dequantise(levels, ImageNoise(seed, [0], LIKELIHOODS))
     ends = path.arc_length(torch.tensor([model.start, point.t], dtype=torch.float64))
     lengths = torch.linspace(*ends.tolist(), NUM_TIMES, dtype=torch.float64)
     times = path.arc_length_inverse(lengths)

@@ -4,12 +4,11 @@ They use different outputs of a model, so their disagreement indicates its error
 in nats.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from ebm_app.likelihood.elbo import VariationalBound
-from ebm_app.likelihood.estimator import NEEDS, Estimator, PointEstimator
+from ebm_app.likelihood.estimator import NEEDS, Estimator
 from ebm_app.likelihood.path_integral import PathIntegral
 from ebm_app.likelihood.probability_flow import ProbabilityFlowDensity
 from ebm_app.likelihood.time_integral import EnergyEstimate, TimeIntegral
@@ -45,20 +44,16 @@ def check_estimator(estimator: Estimator, model: ScoreModel) -> None:
         )
 
 
-def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int = 0) -> Estimator:
+def make_estimator(name: str | Estimator, settings: Mapping[str, Any]) -> Estimator:
     """Return an estimator by its name and settings; an ``Estimator`` is returned unchanged.
 
-    >>> make_estimator("elbo", {"num_draws": 4}, seed=3).seed
-    3
+    >>> make_estimator("elbo", {"num_draws": 4}).num_draws
+    4
 
     Args:
         name: a key of ``ESTIMATORS``, or an estimator.
-        seed: default for the setting ``seed`` of estimators that draw noise.
 
     Raises:
         UserError: for an unknown name or setting.
     """
-    kind = ESTIMATORS.get(name) if isinstance(name, str) else None
-    if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
-        settings = {"seed": seed, **settings}
     return make(ESTIMATORS, Estimator, "estimator", name, settings)

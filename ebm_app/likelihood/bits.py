@@ -11,19 +11,20 @@ the estimator computes log p_t(y). A uniform distribution over L levels has log2
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ebm_app.likelihood.dequantisation import Dequantised
 from ebm_app.likelihood.estimator import MANY_DRAWS, error_over_draws
 from ebm_app.nets.model import LogDensityEstimate
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import PositiveInt, Seed, check_argument
-from ebm_app.utils.output import MAX_DISAGREEMENT
-from ebm_app.utils.random import DEQUANTISATION, ImageNoise
-from ebm_app.utils.tensors import standard_error
+from ebm_app.utils.fields import Draws, PositiveInt, Seed, check_argument
+from ebm_app.utils.output import MAX_DISAGREEMENT, progress
+from ebm_app.utils.random import LIKELIHOODS, ImageNoise
+from ebm_app.utils.tensors import standard_error, sum_except_batch
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -77,17 +78,57 @@ class Likelihood(NamedTuple):
         return DataFrame({name: getattr(self, name).detach().cpu().numpy() for name in names})
 
 
-def dequantisation_noise(seed: int, num: int, indices: Sequence[int] | None = None) -> ImageNoise:
-    """Return the noise from which the dequantiser draws, for ``num`` images. That of an image
-    depends on the seed and its index, by default its position.
+def checked_indices(indices: Sequence[int] | None, num: int) -> Sequence[int]:
+    """Return the indices of ``num`` images, by default their positions.
 
     Raises:
-        UserError: for a seed or an index out of range, or another number of indices.
+        UserError: for an index out of range, or another number of indices.
     """
     indices = range(num) if indices is None else check_argument(list[Seed], "indices", [*indices])
     if len(indices) != num:
         raise UserError(f"Expected an index for each of {num} images, got {len(indices)} indices.")
-    return ImageNoise(check_argument(Seed, "seed", seed), indices, DEQUANTISATION)
+    return indices
+
+
+def mean_likelihood(
+    draw: Callable[[slice, ImageNoise], LogDensityEstimate],
+    rows: Sequence[slice],
+    seed: int,
+    indices: Sequence[int],
+    repeats: int,
+    error_is_drawn: bool,
+    num_dims: int,
+) -> Likelihood:
+    """Return the likelihood of images, the mean over ``repeats`` draws.
+
+    Args:
+        draw: rows of the images, and their noise -> log P from one draw of the dequantiser and of
+            the estimator.
+        rows: rows of each batch.
+        indices: (B,), index of each image. The noise of an image depends on the seed, its index
+            and the number of the draw.
+        error_is_drawn: as for ``mean_over_draws``.
+        num_dims: number of dimensions of an image.
+    """
+    seed, repeats = check_argument(Seed, "seed", seed), check_argument(Draws, "repeats", repeats)
+    estimates = []
+    with progress("likelihood", len(indices)) as bar:
+        for batch in rows:
+            noises = (ImageNoise(seed, indices[batch], LIKELIHOODS, k) for k in range(repeats))
+            draws = [draw(batch, noise) for noise in noises]
+            estimates.append(mean_over_draws(draws, error_is_drawn))
+            bar.update(len(indices[batch]))
+    return likelihood_of(estimates, num_dims)
+
+
+def add_cells(estimate: LogDensityEstimate, point: Dequantised) -> LogDensityEstimate:
+    """Return log p_t(y) - log q(y | k), given the estimate of log p_t(y) at a point y ~ q. The
+    error is that of log p_t(y)."""
+    components = estimate.components
+    return estimate._replace(
+        value=estimate.value + sum_except_batch(point.negative_log_q),
+        components=None if components is None else components + point.negative_log_q,
+    )
 
 
 def mean_over_draws(

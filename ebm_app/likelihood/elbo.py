@@ -7,12 +7,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import MANY_DRAWS, PointEstimator, error_over_draws
+from ebm_app.likelihood.estimator import MANY_DRAWS, Estimator, error_over_draws
 from ebm_app.nets.model import LogDensityEstimate, ScoreModel
 from ebm_app.paths import OneSidedPath, require_one_sided
-from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
+from ebm_app.utils.fields import Draws, Nodes, configuration
 from ebm_app.utils.quadrature import rule_on
-from ebm_app.utils.random import normal_draws
+from ebm_app.utils.random import ImageNoise
 from ebm_app.utils.tensors import (
     evaluate_in_chunks,
     expand_like,
@@ -94,7 +94,7 @@ class Residuals(NamedTuple):
 
 
 @configuration
-class VariationalBound(PointEstimator):
+class VariationalBound(Estimator):
     r"""Lower bound on the log density at t of the reverse diffusion of a Stein score s,
 
         log p_t(x) >= log N(x; 0, m_t I) + 1/2 int E[|e - e_ref|^2 - |e - e_s|^2] dl.
@@ -112,7 +112,6 @@ class VariationalBound(PointEstimator):
     Args:
         num_nodes: quadrature nodes, see ``bound_rule``.
         num_draws: independent estimates, which are averaged.
-        seed: seed of the noise; the noise of an example does not depend on its batch.
 
     ``error`` is the standard error over the noise. It is estimated from the differences of
     |e - e_s|^2 - |g(e)|^2 between neighbouring nodes, with the rows of an image (its last
@@ -126,20 +125,19 @@ class VariationalBound(PointEstimator):
 
     num_nodes: Nodes = 16
     num_draws: Draws = 1
-    seed: Seed = 0
 
     error_is_drawn: ClassVar[bool] = True
 
     @torch.no_grad()
     def __call__(
-        self, model: ScoreModel, x: Tensor, t: float, key: Tensor | None = None
+        self, model: ScoreModel, x: Tensor, t: float, noise: ImageNoise
     ) -> LogDensityEstimate:
         path = require_one_sided(model.path)
         rule = bound_rule(path, t, self.num_nodes)
-        noise = normal_draws(self.num_draws * self.num_nodes, x, self.seed, key)
+        e = noise.normal_draws(self.num_draws * self.num_nodes, x)
         draws = [
-            integrate_draw(x, rule, draw_residuals(model, x, rule, e))
-            for e in noise.split(self.num_nodes)
+            integrate_draw(x, rule, draw_residuals(model, x, rule, own))
+            for own in e.split(self.num_nodes)
         ]
         integrals, variances = (torch.stack(column) for column in zip(*draws, strict=True))
         components = integrals.mean(0)

@@ -1,7 +1,4 @@
-"""Base classes of estimators of log-likelihoods, of continuous points or of grey levels.
-
-Their ``needs`` is what they need of a model, a key of ``NEEDS``. All values are in nats.
-"""
+"""Base class of estimators of log p_t(x). All values are in nats."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,10 +9,9 @@ import torch
 from scipy.special import ndtr, stdtrit
 from torch import Tensor
 
-from ebm_app.likelihood.dequantisation import Cells, Dequantiser
 from ebm_app.nets.energy import EnergyModel
 from ebm_app.nets.model import LogDensityEstimate, ScoreModel, TimeScoreModel
-from ebm_app.utils.tensors import sum_except_batch
+from ebm_app.utils.random import ImageNoise
 
 #: Min number of draws to estimate the error of their mean from their spread
 MANY_DRAWS = 8
@@ -45,7 +41,8 @@ NEEDS: dict[str, Need] = {
 
 
 class Estimator(ABC):
-    """Estimator of the log probability of images. Subclasses are frozen dataclasses of settings.
+    """Estimator of log p_t(x) at points of the path's space. Subclasses are frozen dataclasses of
+    settings.
 
     Attributes:
         needs: what a model must have, a key of ``NEEDS``.
@@ -65,59 +62,15 @@ class Estimator(ABC):
         return NEEDS[cls.needs].is_met(model)
 
     @abstractmethod
-    def log_prob_of_levels(
-        self,
-        model: ScoreModel,
-        levels: Tensor,
-        cells: Cells,
-        dequantiser: Dequantiser,
-        noise: Tensor,
-    ) -> LogDensityEstimate:
-        """Return log P(levels) of B images from one draw of the dequantiser. Its expectation is
-        a lower bound if the estimate of log p_t is exact or a lower bound.
-
-        Args:
-            model: density p_t in the space of the path; has what the estimator ``needs``.
-            levels: (B, C, H, W) integers, the grey levels of ``cells``.
-            dequantiser: density q on the cell of a level.
-            noise: (B, C, H, W) uniform numbers from which the dequantiser draws.
-        """
-
-
-class PointEstimator(Estimator):
-    """Estimator of log p_t(x) at points of the path's space."""
-
-    @abstractmethod
     def __call__(
-        self, model: ScoreModel, x: Tensor, t: float, key: Tensor | None = None
+        self, model: ScoreModel, x: Tensor, t: float, noise: ImageNoise
     ) -> LogDensityEstimate:
         """Return log p_t(x) at ``x`` (B, *).
 
         Args:
-            key: (B, *), values whose float32 bytes seed the random numbers of each point, if any;
-                by default those of ``x``.
+            model: density p_t in the space of the path; has what the estimator ``needs``.
+            noise: source of the estimator's random numbers, for B points.
         """
-
-    def log_prob_of_levels(
-        self,
-        model: ScoreModel,
-        levels: Tensor,
-        cells: Cells,
-        dequantiser: Dequantiser,
-        noise: Tensor,
-    ) -> LogDensityEstimate:
-        """Return log p_t(y) - log q(y | levels) at a draw y ~ q. The error is that of log p_t(y).
-
-        Random numbers of the estimator are seeded by the levels and the noise, which are the same
-        in float32 and float64.
-        """
-        point = dequantiser.points(levels, cells, noise, model)
-        key = levels.float() + noise.float()
-        value, error, components, nfe = self(model, point.y, point.t, key)
-        if components is not None:
-            components = components + point.negative_log_q
-        value = value + sum_except_batch(point.negative_log_q)
-        return LogDensityEstimate(value, error, components, nfe)
 
 
 def error_over_draws(values: Tensor) -> Tensor:

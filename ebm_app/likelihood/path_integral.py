@@ -15,12 +15,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
+from ebm_app.likelihood.estimator import Estimator, error_over_draws
 from ebm_app.nets.model import LogDensityEstimate, TimeScoreModel
 from ebm_app.paths import OneSidedPath, require_one_sided
-from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
+from ebm_app.utils.fields import Draws, Nodes, configuration
 from ebm_app.utils.quadrature import rule_on
-from ebm_app.utils.random import normal_draws
+from ebm_app.utils.random import ImageNoise
 from ebm_app.utils.tensors import copy_to, evaluate_in_chunks, expand_like
 
 
@@ -76,7 +76,7 @@ def curve_rule(path: OneSidedPath, start: float, t: float, num_nodes: int) -> Cu
 
 
 @configuration
-class PathIntegral(PointEstimator):
+class PathIntegral(Estimator):
     """Line integral along x_s = a x + deviation e, the diffusion from x back to noise with one
     frozen e ~ N(0, I) per curve. Its points are distributed like the training points, and it needs
     no derivative of the network.
@@ -85,7 +85,6 @@ class PathIntegral(PointEstimator):
         num_nodes: quadrature nodes.
         num_draws: draws of e, whose integrals are averaged. Their spread measures how far the
             model is from an exact potential.
-        seed: seed of e; the draws of an example do not depend on its batch.
 
     ``error`` combines the standard error over the draws and the quadrature error; it is NaN for a
     single draw.
@@ -93,7 +92,6 @@ class PathIntegral(PointEstimator):
 
     num_nodes: Nodes = 32
     num_draws: Draws = 2
-    seed: Seed = 0
 
     needs: ClassVar[str] = "both scores of a network"
     error_is_drawn: ClassVar[bool] = True
@@ -101,12 +99,11 @@ class PathIntegral(PointEstimator):
 
     @torch.no_grad()
     def __call__(
-        self, model: TimeScoreModel, x: Tensor, t: float, key: Tensor | None = None
+        self, model: TimeScoreModel, x: Tensor, t: float, noise: ImageNoise
     ) -> LogDensityEstimate:
         path = require_one_sided(model.path)
         rule = curve_rule(path, model.start, t, self.num_nodes)
-        noise = normal_draws(self.num_draws, x, self.seed, key)
-        draws = [self._integrate(model, x, e, rule) for e in noise]
+        draws = [self._integrate(model, x, e, rule) for e in noise.normal_draws(self.num_draws, x)]
         components, coarse = (torch.stack(column) for column in zip(*draws, strict=True))
         values, coarse = components.flatten(2).sum(2), coarse.flatten(2).sum(2)
         error = torch.hypot(error_over_draws(values), (values - coarse).mean(0))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import PointEstimator, error_over_draws
+from ebm_app.likelihood.estimator import Estimator, error_over_draws
 from ebm_app.nets.model import LogDensityEstimate, ScoreModel
 from ebm_app.paths import LogSNRPath, require_one_sided
 from ebm_app.paths.base import ARC_LENGTH, LOG_SNR
@@ -20,10 +20,10 @@ from ebm_app.utils.fields import (
     Positive,
     Probes,
     Refinements,
-    Seed,
     Steps,
     configuration,
 )
+from ebm_app.utils.random import ImageNoise
 from ebm_app.utils.tensors import sum_except_batch
 
 #: Error of a solve, in nats per dimension, below which it is not refined.
@@ -31,14 +31,16 @@ TOLERANCE = 2e-3
 
 
 @configuration
-class ProbabilityFlowDensity(PointEstimator):
+class ProbabilityFlowDensity(Estimator):
     """Density of the probability-flow ODE of a model, by the change of variables: log N(x_0; 0, I)
     - integral of div u, from x back to x_0.
 
     >>> from ebm_app import EBM
+    >>> from ebm_app.utils.random import LIKELIHOODS
     >>> model, x = EBM.from_pretrained("digits").model, torch.zeros(2, 1, 8, 8)
     >>> estimator = ProbabilityFlowDensity(num_steps=4, max_refinements=0, num_probes=1)
-    >>> estimator(model, x, model.end).nfe  # 5 evaluations, each with a backward pass
+    >>> noise = ImageNoise(0, range(2), LIKELIHOODS)
+    >>> estimator(model, x, model.end, noise).nfe  # 5 evaluations, each with a backward pass
     10
 
     Args:
@@ -47,7 +49,6 @@ class ProbabilityFlowDensity(PointEstimator):
         num_probes: Rademacher probes of the divergence, frozen for all solves; 0 computes it
             exactly, with D backward passes per evaluation.
         start: time at which p_t is replaced by N(0, I); alpha must exceed 0 there.
-        seed: seed of the probes; those of an example do not depend on its batch.
         method: a key of ``SOLVERS``. "multistep" evaluates the score once a step and once more;
             "rk4" and "dopri5", of torchdiffeq, check it at more cost.
         rtol, atol: tolerances of "dopri5" in each step, see ``dopri5``. It does not use
@@ -63,31 +64,29 @@ class ProbabilityFlowDensity(PointEstimator):
     max_refinements: Refinements = 3
     num_probes: Probes = 2
     start: Fraction = 1e-4
-    seed: Seed = 0
     method: Method = "multistep"
     rtol: Positive = 1e-4
     atol: Positive = 1e-4
 
     def __call__(
-        self, model: ScoreModel, x: Tensor, t: float, key: Tensor | None = None
+        self, model: ScoreModel, x: Tensor, t: float, noise: ImageNoise
     ) -> LogDensityEstimate:
-        path, keys = require_one_sided(model.path), x if key is None else key
+        path, probes = require_one_sided(model.path), probes_for(self.num_probes, x, noise)
         # at t = 0 of a diffusion with discrete steps, alpha grows fast in arc length
         schedule = LOG_SNR if isinstance(path, LogSNRPath) else ARC_LENGTH
 
         def solve(rows: Tensor, level: int) -> tuple[Tensor, int]:
             """Solve with 2^level times as many steps. Return the log densities (K, b) and the
             network evaluations per point."""
-            points, density = x[rows], model.at(rows)
-            probes = probes_for(self.num_probes, points, self.seed, keys[rows])
+            points, density, own = x[rows], model.at(rows), probes[:, rows]
             nfe = 0
 
             def score(x: Tensor, t: float) -> Tensor:
                 nonlocal nfe
-                nfe += density.score_cost(t) * (1 + len(probes))  # a backward pass per probe
+                nfe += density.score_cost(t) * (1 + len(own))  # a backward pass per probe
                 return density.score(x, t)
 
-            flow = ProbabilityFlow(score, path, schedule, points, (t, self.start), probes)
+            flow = ProbabilityFlow(score, path, schedule, points, (t, self.start), own)
             settings = SolverSettings(self.num_steps * 2**level, self.rtol, self.atol)
             *_, end = solve_flow(flow, self.method, settings)
             log_det = end.log_det if self.num_probes else end.log_det.sum(0, keepdim=True)

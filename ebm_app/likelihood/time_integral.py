@@ -6,17 +6,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import PointEstimator
+from ebm_app.likelihood.estimator import Estimator
 from ebm_app.nets.energy import EnergyModel
 from ebm_app.nets.model import LogDensityEstimate, TimeScoreModel
 from ebm_app.paths import require_one_sided
 from ebm_app.utils.fields import configuration
 from ebm_app.utils.quadrature import integrate
+from ebm_app.utils.random import ImageNoise
 from ebm_app.utils.tensors import sum_except_batch
 
 
 @configuration
-class TimeIntegral(PointEstimator):
+class TimeIntegral(Estimator):
     """Integral of the time score from 0 to t at fixed x, plus log N(x; 0, I): the paper's
     estimator.
 
@@ -32,7 +33,7 @@ class TimeIntegral(PointEstimator):
 
     @torch.no_grad()
     def __call__(
-        self, model: TimeScoreModel, x: Tensor, t: float, key: Tensor | None = None
+        self, model: TimeScoreModel, x: Tensor, t: float, noise: ImageNoise
     ) -> LogDensityEstimate:
         reference = require_one_sided(model.path).reference_log_density(x)
         total = sum_except_batch(reference)
@@ -47,7 +48,7 @@ class TimeIntegral(PointEstimator):
 
 
 @configuration
-class EnergyEstimate(PointEstimator):
+class EnergyEstimate(Estimator):
     """Log density of an energy network in one evaluation, minus its calibration offset. The
     evaluation of a learned decoder is not counted.
 
@@ -61,7 +62,7 @@ class EnergyEstimate(PointEstimator):
 
     @torch.no_grad()
     def __call__(
-        self, model: EnergyModel, x: Tensor, t: float, key: Tensor | None = None
+        self, model: EnergyModel, x: Tensor, t: float, noise: ImageNoise
     ) -> LogDensityEstimate:
         components = model.terms(x, t) - model.calibration.mean / x[0].numel()
         value = sum_except_batch(components)

@@ -61,7 +61,7 @@ from ebm_app.paths import OneSidedPath
 from ebm_app.paths.base import Schedule, invert
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.quadrature import gauss_legendre
-from ebm_app.utils.random import draws_by_point
+from ebm_app.utils.random import ImageNoise
 from ebm_app.utils.tensors import leaves
 
 Score = Callable[[Tensor, float], Tensor]
@@ -92,13 +92,11 @@ def with_divergence(
     return value.detach(), torch.stack(forms).double()
 
 
-def probes_for(num: int, like: Tensor, seed: int, key: Tensor | None = None) -> Tensor:
-    """Return ``num`` probes (num, B, *) of +1 and -1 for points ``like`` (B, *), see
-    ``draws_by_point``; for 0 the D unit vectors (D, B, *), over which the estimates sum to the
-    exact divergence."""
+def probes_for(num: int, like: Tensor, noise: ImageNoise) -> Tensor:
+    """Return ``num`` probes (num, B, *) of +1 and -1 for points ``like`` (B, *); for 0 the D unit
+    vectors (D, B, *), over which the estimates sum to the exact divergence."""
     if num:
-        signs = partial(torch.randint, 2)
-        return 2 * draws_by_point(signs, num, like, seed, key) - 1
+        return noise.sign_draws(num, like)
     size = like[0].numel()
     unit = torch.eye(size, dtype=like.dtype, device=like.device)
     return unit.reshape(size, 1, *like.shape[1:]).expand(size, *like.shape)

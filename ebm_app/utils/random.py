@@ -1,9 +1,9 @@
 """Random numbers as functions of integer seeds."""
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from threading import Lock
 from typing import Protocol, Self
 
@@ -16,8 +16,8 @@ from ebm_app.utils.tensors import copy_to
 _LOCK = Lock()
 #: Rows of a batch that share a generator
 BLOCK = 64
-#: Streams of the noise of images: of dequantisation, of samples and of random labels
-DEQUANTISATION, SAMPLES, LABELS = 10, 11, 12
+#: Streams of the noise of images: of likelihoods, of samples and of random labels
+LIKELIHOODS, SAMPLES, LABELS = 10, 11, 12
 
 
 def derive_seed(*integers: int) -> int:
@@ -75,20 +75,23 @@ class BatchNoise:
 class ImageNoise:
     """Random numbers of images, from one generator per image.
 
-    The generator of an image is seeded by ``seed``, ``stream`` and the index of the image. Its
-    numbers therefore do not depend on the other images, on the device or on the dtype.
+    The generator of an image is seeded by ``seed``, ``stream``, the index of the image and
+    ``repeat``. Its numbers therefore do not depend on the other images, on the device or on the
+    dtype.
 
     Args:
         indices: indices (B,) of the images.
         stream: what the numbers are for, such as ``SAMPLES``.
+        repeat: number of an independent repetition.
 
     >>> one, two = (ImageNoise(0, range(num), SAMPLES).normal(3, 3) for num in (1, 2))
     >>> bool((one == two[:1]).all())
     True
     """
 
-    def __init__(self, seed: int, indices: Iterable[int], stream: int) -> None:
-        self.generators = [make_generator("cpu", seed, stream, index) for index in indices]
+    def __init__(self, seed: int, indices: Iterable[int], stream: int, repeat: int = 0) -> None:
+        numbers = ((seed, stream, index, repeat) for index in indices)
+        self.generators = [make_generator("cpu", *each) for each in numbers]
 
     def __getitem__(self, rows: slice | Sequence[int]) -> Self:
         """Return the source for some of the images, which shares their generators."""
@@ -106,6 +109,17 @@ class ImageNoise:
     def uniform(self, *shape: int) -> Tensor:
         """Draw uniform numbers in [0, 1) of shape (B, *shape), float32 on the CPU."""
         return self._draw(torch.rand, shape)
+
+    def normal_draws(self, num: int, x: Tensor) -> Tensor:
+        """Draw standard normal numbers (num, B, *), with the dtype and on the device of ``x`` (B,
+        *)."""
+        draws = self._draw(torch.randn, (num, *x.shape[1:]))
+        return copy_to(draws.transpose(0, 1).to(x.dtype), x.device)
+
+    def sign_draws(self, num: int, x: Tensor) -> Tensor:
+        """Draw -1 or 1 with equal probabilities, (num, B, *), as ``normal_draws``."""
+        bits = self._draw(partial(torch.randint, 2), (num, *x.shape[1:]))
+        return copy_to((2 * bits - 1).transpose(0, 1).to(x.dtype), x.device)
 
     def normal_like(self, x: Tensor) -> Tensor:
         return copy_to(self.normal(*x.shape[1:]).to(x.dtype), x.device)
@@ -161,25 +175,3 @@ class RowNoise:
             for size, generator in self.blocks
         ]
         return torch.cat(draws)[self.selection]
-
-
-def normal_draws(num: int, like: Tensor, seed: int, key: Tensor | None = None) -> Tensor:
-    """Draw standard normal noise (num, B, *) for points ``like``, see ``draws_by_point``."""
-    return draws_by_point(torch.randn, num, like, seed, key)
-
-
-def draws_by_point(
-    draw: Callable[..., Tensor], num: int, like: Tensor, seed: int, key: Tensor | None = None
-) -> Tensor:
-    """Draw ``num`` times for each point of ``like`` (B, *): (num, B, *). ``draw`` takes a shape,
-    a generator and a dtype.
-
-    The generator of a point is seeded by ``seed`` and the float32 bytes of its row of ``key`` (B,
-    *), by default of the point itself, so its draws do not depend on the batch or the process.
-    """
-    rows, key = [], like if key is None else key
-    for point, own in zip(like, key.detach().float().cpu(), strict=True):
-        checksum = zlib.crc32(own.contiguous().numpy().tobytes())
-        generator = make_generator("cpu", seed, checksum)
-        rows.append(draw((num, *point.shape), generator=generator, dtype=torch.float32))
-    return copy_to(torch.stack(rows, 1).to(like.dtype), like.device)

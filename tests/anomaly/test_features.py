@@ -28,7 +28,8 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
     features, times = extract_features(ebm, images), noise_times(ebm)
     noise = torch.randn((len(times), 1, 8, 8), generator=torch.manual_seed(SEED)).double()
     u = torch.rand((1, 1, 8, 8), generator=torch.manual_seed(SEED)).double()
-    y = ebm.dequantise(images, u.expand(3, -1, -1, -1)).y
+    uniform = u.expand(3, -1, -1, -1)
+    y = ebm.dequantiser.points(images, ebm.cells, uniform, ebm.model).y
     for index, time in enumerate(times):
         t = torch.tensor(time, dtype=torch.float64)
         alpha, variance = ebm.model.path.alpha(t), ebm.model.path.variance(t)

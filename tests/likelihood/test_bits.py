@@ -16,7 +16,7 @@ from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import TimeIntegral
-from ebm_app.likelihood.bits import dequantisation_noise, mean_over_draws
+from ebm_app.likelihood.bits import add_cells, mean_over_draws
 from ebm_app.likelihood.dequantisation import (
     Cells,
     Decoder,
@@ -28,6 +28,7 @@ from ebm_app.likelihood.estimator import error_over_draws
 from ebm_app.nets.model import LogDensityEstimate, ModelOutput, TimeScoreModel
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
+from ebm_app.utils.random import LIKELIHOODS, ImageNoise
 from ebm_app.utils.tensors import sum_except_batch
 
 SHAPE, MEAN, STD, EPS = (2, 3, 3), 0.15, 0.4, 1e-4
@@ -47,8 +48,8 @@ def likelihood(model, levels, num_levels, repeats, nodes=64):
 
 def noise_of(num, repeats):
     """The noise of each draw, (repeats, num, *)."""
-    noise = dequantisation_noise(1, num)
-    return torch.stack([noise.uniform(*SHAPE).double() for _ in range(repeats)])
+    noises = (ImageNoise(1, range(num), LIKELIHOODS, k) for k in range(repeats))
+    return torch.stack([noise.uniform(*SHAPE).double() for noise in noises])
 
 
 @pytest.mark.parametrize("num_levels", [2, 17, 256])
@@ -69,10 +70,9 @@ def test_gaussian_bits_match_closed_form(num_levels):
 def test_repeats_are_averaged_and_components_sum():
     levels, model = images(17), two_modes(LinearVPPath(), 1e-6, SHAPE)
     whole = likelihood(model, levels, 17, 3, nodes=12)
-    place = levels, cells(17), UniformDequantisation()
-    single = [
-        TimeIntegral().log_prob_of_levels(density_of(model, 12), *place, u) for u in noise_of(3, 3)
-    ]
+    density, dequantiser = density_of(model, 12), UniformDequantisation()
+    points = [dequantiser.points(levels, cells(17), u, density) for u in noise_of(3, 3)]
+    single = [add_cells(TimeIntegral()(density, p.y, p.t, None), p) for p in points]
     value, components = (torch.stack([s[i] for s in single]).mean(0) for i in (0, 2))
     assert torch.allclose(whole.log_prob, value, rtol=1e-10)
     assert torch.allclose(whole.components, components, rtol=1e-10)

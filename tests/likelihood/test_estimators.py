@@ -11,6 +11,7 @@ from exact import (
     ExactScore,
     SineDiffusion,
     density_of,
+    noise_of,
     normal,
     points,
     two_modes,
@@ -28,7 +29,9 @@ from ebm_app.likelihood import (
     elbo,
     make_estimator,
 )
+from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.paths import LinearVPPath, VPPath
+from ebm_app.utils.random import LIKELIHOODS, ImageNoise
 from ebm_app.utils.tensors import sum_except_batch
 
 T = 0.99
@@ -69,7 +72,7 @@ def mixture(shape, head=1):
 def test_estimators_match_the_density_of_a_mixture(estimator, shape, tolerance):
     model = mixture(shape)
     x = points(model, shape)
-    found = estimator(density_of(model, 48), x, T)
+    found = estimator(density_of(model, 48), x, T, noise_of(x))
     assert found.value.shape == found.error.shape == (6,)
     assert found.value.dtype == found.error.dtype == F64
     assert (found.value - model.log_density(x, T)).abs().max() < tolerance
@@ -82,7 +85,7 @@ def test_probe_error_matches_the_deviation():
     model = mixture((1, 4, 4))
     x, density = points(model, (1, 4, 4), 300), density_of(model)
     some, many, exact = (
-        ProbabilityFlowDensity(8, max_refinements=1, num_probes=num)(density, x, 0.9)
+        ProbabilityFlowDensity(12, max_refinements=1, num_probes=num)(density, x, 0.9, noise_of(x))
         for num in (12, 48, 0)
     )
     for found in (some, many):
@@ -102,7 +105,7 @@ def test_steps_are_halved_until_each_point_converges():
     exact, values = model.log_density(x, T), []
     for num in (0, 1, 3, 6):
         flow = ProbabilityFlowDensity(4, num_probes=0, start=1e-6, max_refinements=num)
-        values.append(flow(density, x, T))
+        values.append(flow(density, x, T, noise_of(x)))
     assert values[0].error.isnan().all()
     for found in values[1:]:
         assert ((found.value - exact).abs() < found.error + 1e-3).all()
@@ -115,34 +118,33 @@ def test_path_integral_error_includes_rule_and_model():
     model = mixture((16,))
     x, density = points(model, (16,), 20), density_of(model)
     exact = model.log_density(x, T)
-    found = PathIntegral()(density, x, T)
+    found = PathIntegral()(density, x, T, noise_of(x))
     assert ((found.value - exact).abs() <= found.error).all()
     model.forward = lambda x, t: ExactModel.forward(model, 1.05 * x, t)
-    wrong = PathIntegral(num_draws=8)(density, x, T)
+    wrong = PathIntegral(num_draws=8)(density, x, T, noise_of(x))
     assert wrong.error.median() > 100 * (found.value - exact).abs().max()
-    assert PathIntegral(num_draws=1)(density, x, T).error.isnan().all()
+    assert PathIntegral(num_draws=1)(density, x, T, noise_of(x)).error.isnan().all()
 
 
 @every_estimator
 def test_values_depend_on_point_and_seed_only(name):
-    """Probes depend on the bytes of a point, so they differ in float32."""
     model = mixture((1, 4, 4))
     x, density = points(model, (1, 4, 4)), density_of(model)
     estimator = QUICK[name]
-    whole = estimator(density, x, 0.9)
+    whole = estimator(density, x, 0.9, noise_of(x))
     tolerance = 1e-3 if name in ADAPTIVE else 1e-10
     part = torch.tensor([3, 0])
-    found = estimator(density, x[part], 0.9)
+    found = estimator(density, x[part], 0.9, ImageNoise(0, part.tolist(), LIKELIHOODS))
     assert torch.allclose(found.value, whole.value[part], rtol=0, atol=tolerance)
     if name not in ADAPTIVE:
         assert torch.allclose(found.error, whole.error[part], rtol=1e-6, atol=1e-9)
     is_flow = name.startswith("probability_flow")
     if is_flow or name in ("path_integral", "elbo"):
-        other = dataclasses.replace(estimator, seed=1)(density, x, 0.9)
+        other = estimator(density, x, 0.9, noise_of(x, 1))
         assert (other.value != whole.value).all()
     if is_flow:
         estimator = dataclasses.replace(estimator, num_probes=0)
-    rough, fine = estimator(density, x.float(), 0.9), estimator(density, x, 0.9)
+    rough, fine = (estimator(density, each, 0.9, noise_of(x)) for each in (x.float(), x))
     assert rough.value.dtype == rough.error.dtype == F64
     assert torch.allclose(rough.value, fine.value, rtol=1e-4, atol=1e-3)
 
@@ -159,7 +161,7 @@ def test_nfe_counts_forward_and_backward_passes(name, head):
         assert message.startswith("Estimator path_integral needs") and head == 0
         assert "Stein head" in message.partition("Available for")[2]
         return
-    nfe = estimator(density_of(model), x, 0.9).nfe
+    nfe = estimator(density_of(model), x, 0.9, noise_of(x)).nfe
     is_flow = name.startswith("probability_flow")
     is_score = name == "elbo" or is_flow
     passes = (1 if head or not is_score else 2) * (3 if is_flow else 1)
@@ -167,11 +169,10 @@ def test_nfe_counts_forward_and_backward_passes(name, head):
 
 
 def test_estimators_are_built_by_name():
-    flow = ProbabilityFlowDensity(num_steps=7, seed=5)
-    assert make_estimator("probability_flow", {"num_steps": 7}, 5) == flow
+    flow = ProbabilityFlowDensity(num_steps=7)
+    assert make_estimator("probability_flow", {"num_steps": 7}) == flow
     assert make_estimator("time_integral", {"integrator": "rk45"}) == TimeIntegral("rk45")
-    assert make_estimator("elbo", {"seed": 6}, 5) == VariationalBound(seed=6)
-    assert make_estimator(QUICK["elbo"], {}, 5) is QUICK["elbo"]
+    assert make_estimator(QUICK["elbo"], {}) is QUICK["elbo"]
     for name, settings, message in (
         ("time_integral", {"num_probes": 2}, "estimator time_integral 'num_probes'"),
         ("time_integral", {"integrator": "euler"}, "'rk45'"),
@@ -187,7 +188,7 @@ def test_refined_points_keep_their_labels():
     labels = torch.arange(1, 5)
 
     def likelihood(rows):
-        options = {"estimator": estimator, "indices": rows, "labels": labels[rows], "seed": 1}
+        options = {"estimator": estimator, "indices": rows, "labels": labels[rows]}
         return ebm.likelihood(images[rows], **options)
 
     together, alone = likelihood(torch.arange(4)), likelihood(torch.tensor([2]))
@@ -211,7 +212,7 @@ def test_elbo_of_an_exact_score_is_the_log_density(path, shape, t):
     """Within the stated standard error, which matches the spread over examples."""
     model = two_modes(path, 1e-4, shape, stein_channels=1)
     x = torch.cat([model.data((40, *shape)), normal((40, *shape), 1)])
-    found = VariationalBound(num_draws=30)(density_of(model), x, t)
+    found = VariationalBound(num_draws=30)(density_of(model), x, t, noise_of(x))
     assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
     deviation = found.value - model.log_density(x, t)
     assert z_score(deviation[:, None]) < 4 and found.nfe == 30 * 16
@@ -224,7 +225,7 @@ def test_elbo_of_a_gaussian_has_no_noise(path):
     """The guesses are exact, so what remains is the start of the path."""
     model = ExactModel(path, 1e-4, [[0.7]], [0.5], stein_channels=1)
     x = model.data((6, 1, 2, 2))
-    found = VariationalBound()(density_of(model), x, 0.9)
+    found = VariationalBound()(density_of(model), x, 0.9, noise_of(x))
     assert (found.value - model.log_density(x, 0.9)).abs().max() < 1e-4
     assert found.error.max() < 1e-6
 
@@ -246,7 +247,7 @@ def test_control_variate_is_unbiased_and_reduces_noise():
     density, exact = density_of(model), model.log_density(x, 0.99)
 
     def deviation(density):
-        estimate = VariationalBound(num_nodes=24)(density, x, 0.99)
+        estimate = VariationalBound(num_nodes=24)(density, x, 0.99, noise_of(x))
         deviation = estimate.value - exact
         assert z_score(deviation[:, None]) < 4
         square = deviation.square().mean()
@@ -264,8 +265,9 @@ def test_few_nodes_rely_on_the_neighbour_with_more_noise(monkeypatch):
     ebm, images = EBM.from_pretrained("digits"), load_images("digits").validation[:16]
 
     def spread():
-        bounds = [VariationalBound(num_nodes=8, seed=seed) for seed in range(10)]
-        bits = [ebm.likelihood(images, bound).bits_per_dim for bound in bounds]
+        x, bound = ebm.encode(images), VariationalBound(num_nodes=8)
+        draws = [bound(ebm.model, x, ebm.model.end, noise_of(x, seed)) for seed in range(10)]
+        bits = [to_bits_per_dim(draw.value, 64) for draw in draws]
         return torch.stack(bits).var(0).mean().sqrt()
 
     weighted = spread()
@@ -276,8 +278,9 @@ def test_few_nodes_rely_on_the_neighbour_with_more_noise(monkeypatch):
 def test_error_covers_two_thirds_of_repeats_on_digits():
     ebm, num = EBM.from_pretrained("digits"), 12
     images = load_images("digits").validation[:16]
-    repeats = [ebm.likelihood(images, VariationalBound(seed=seed)) for seed in range(num)]
-    values, errors = (torch.stack([repeat[i] for repeat in repeats]) for i in (0, 2))
+    x, model = ebm.encode(images), ebm.model
+    repeats = [VariationalBound()(model, x, model.end, noise_of(x, seed)) for seed in range(num)]
+    values, errors = (torch.stack([repeat[i] for repeat in repeats]) for i in (0, 1))
     deviation = (values - values.mean(0)) * (num / (num - 1)) ** 0.5
     spread = values.var(0).mean().sqrt().item()
     assert errors.square().mean().sqrt().item() == pytest.approx(spread, rel=0.2)

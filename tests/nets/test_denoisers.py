@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, PixelMixture, generator, normal
+from exact import F64, PixelMixture, generator, noise_of, normal
 from torch import nn
 from torch.distributions import Normal
 
@@ -107,9 +107,9 @@ def test_estimators_match_the_density_at_the_last_time(data, prediction, schedul
     a, s = a / math.hypot(a, s), s / math.hypot(a, s)
     y = a * data.draw((400, *SHAPE)) + s * normal((400, *SHAPE), 9)
     expected = data.log_density(y, a, s)
-    flow = ProbabilityFlowDensity(160, 0, num_probes=0)(ebm.model, y[:2], 1.0)
+    flow = ProbabilityFlowDensity(160, 0, num_probes=0)(ebm.model, y[:2], 1.0, noise_of(y[:2]))
     torch.testing.assert_close(bits(flow.value), bits(expected[:2]), atol=5e-4, rtol=0)
-    bound = VariationalBound(24, 3)(ebm.model, y, 1.0)
+    bound = VariationalBound(24, 3)(ebm.model, y, 1.0, noise_of(y))
     excess = bits(bound.value - expected)
     stderr = excess.std().item() / math.sqrt(len(y))
     assert abs(excess.mean()) < 1e-3 + 3 * stderr and stderr < 0.02

@@ -12,11 +12,10 @@ from ebm_app import EBM, train
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.labels import class_labels, labels_of_images, labels_of_samples, names_of
-from ebm_app.likelihood.bits import dequantisation_noise
 from ebm_app.nets.model import ModelOutput
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling import DPMSampler, ProbabilityFlowSampler
-from ebm_app.utils.random import BatchNoise
+from ebm_app.utils.random import LIKELIHOODS, BatchNoise, ImageNoise
 
 MEANS = torch.stack([torch.full((1, 4, 4), value, dtype=F64) for value in (-0.4, 0.1, 0.5)])
 STDS = (0.5, 0.4, 0.6)
@@ -94,8 +93,8 @@ def test_class_probabilities_match_the_posterior():
     config = EBMConfig("images", (1, 4, 4), 256, t_margin=1e-4, num_classes=3)
     ebm = EBM(config, density_of(model, 64)).double()
     levels = (128 * (model.data((40, 1, 4, 4), 2) + 1)).floor().clamp(0, 255).byte()
-    noise = dequantisation_noise(4, 40)
-    point = ebm.dequantise(levels, noise.uniform_like(levels.double()))
+    noise = ImageNoise(4, range(40), LIKELIHOODS)
+    point = ebm.dequantise(levels, noise)
     x, t = ebm.model.path.diffuse(point.y, point.t, 0.2, noise.normal_like(point.y))
     expected = model.modes(x, t)[0].T.softmax(1)
     exact = EBM(replace(config, stein_head=False), density_of(model, 64)).double()

@@ -18,7 +18,7 @@ from diffusers import (
     PNDMScheduler,
     UNet2DModel,
 )
-from exact import F64, PixelMixture, normal
+from exact import F64, PixelMixture, noise_of, normal
 
 from ebm_app import EBM
 from ebm_app.anomaly import AnomalyDetector
@@ -86,9 +86,9 @@ def test_likelihoods_match_the_data_at_the_last_noise_level(data, kind, settings
     a, s = math.sqrt(abar), math.sqrt(1 - abar)
     y = a * data.draw((400, 1, 4, 4)) + s * normal((400, 1, 4, 4), 9)
     expected = data.log_density(y, a, s)
-    flow = ProbabilityFlowDensity(80, 0, num_probes=0)(ebm.model, y[:2], 1.0)
+    flow = ProbabilityFlowDensity(80, 0, num_probes=0)(ebm.model, y[:2], 1.0, noise_of(y[:2]))
     torch.testing.assert_close(bits(flow.value), bits(expected[:2]), atol=5e-4, rtol=0)
-    bound = VariationalBound(24, 3)(ebm.model, y, 1.0)
+    bound = VariationalBound(24, 3)(ebm.model, y, 1.0, noise_of(y))
     excess = bits(bound.value - expected)
     stderr = excess.std().item() / math.sqrt(len(y))
     assert abs(excess.mean()) < 1e-3 + 3 * stderr and stderr < 0.02

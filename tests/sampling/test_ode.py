@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from exact import F64, ExactModel, generator, normal, two_modes, z_score
+from exact import F64, ExactModel, generator, noise_of, normal, two_modes, z_score
 
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.paths.base import ARC_LENGTH, SCHEDULES
@@ -21,7 +21,7 @@ from ebm_app.sampling.ode import (
     solve_flow,
 )
 from ebm_app.utils.errors import NumericalError
-from ebm_app.utils.random import normal_draws
+from ebm_app.utils.random import LIKELIHOODS, ImageNoise
 
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
 START, END = 1e-2, 0.999
@@ -87,7 +87,7 @@ def test_flow_converges_at_its_order(path, shape, ends, method):
 def test_solvers_agree(path):
     assert get_args(Method) == tuple(SOLVERS) and {*ADAPTIVE} < {*SOLVERS}
     model, x = two_modes(path, 1e-5, (1, 2, 2)), normal((6, 1, 2, 2))
-    options = {"probes": probes_for(3, x, 0), "tolerance": 1e-7}
+    options = {"probes": probes_for(3, x, noise_of(x)), "tolerance": 1e-7}
     states = {
         method: run(model, x, num_steps, method=method, **options)
         for method, num_steps in (("multistep", 200), ("rk4", 64), ("dopri5", 1))
@@ -140,28 +140,32 @@ def test_diverging_flow_is_refused(method):
 def test_log_determinant_is_the_change_of_log_density(path, ends):
     """log p_1(x_1) = log p_0(x_0) - log det, forward and back, exactly or by probes."""
     model, x = two_modes(path, 1e-5, (1, 2, 2)), normal((4, 1, 2, 2))
-    state = run(model, x, 60, *ends, probes_for(0, x, 0))
+    state = run(model, x, 60, *ends, probes_for(0, x, noise_of(x)))
     lost = model.log_density(x, ends[0]) - model.log_density(state.x, ends[1])
     assert (state.log_det.sum(0) - lost).abs().max() < 1e-3 and lost.abs().max() > 0.5
-    single = run(model, x.float(), 60, *ends, probes_for(0, x, 0)).log_det
+    single = run(model, x.float(), 60, *ends, probes_for(0, x, noise_of(x))).log_det
     assert single.dtype == F64 and torch.allclose(single, state.log_det, rtol=0, atol=1e-3)
-    estimates = run(model, x, 60, *ends, probes_for(40, x, 0)).log_det
+    estimates = run(model, x, 60, *ends, probes_for(40, x, noise_of(x))).log_det
     assert estimates.shape == (40, 4)
     assert z_score(estimates, lost) < 4
     assert run(model, x).log_det.shape == (0, 4)
 
 
-@pytest.mark.parametrize("draw", [probes_for, normal_draws])
+@pytest.mark.parametrize("draw", [ImageNoise.sign_draws, ImageNoise.normal_draws])
 def test_draws_of_a_point_do_not_depend_on_its_batch(draw):
     x, before = normal((60, 1, 4, 4)), torch.random.get_rng_state()
-    whole = draw(8, x, 3)
     order = torch.randperm(60, generator=generator(2))
-    assert torch.equal(draw(8, x[order], 3), whole[:, order])
-    assert torch.equal(draw(8, x[2:3], 3), whole[:, 2:3])
+
+    def draws(indices, seed=3):
+        return draw(ImageNoise(seed, indices, LIKELIHOODS), 8, x[: len(indices)])
+
+    whole = draws(range(60))
+    assert torch.equal(draws(order.tolist()), whole[:, order])
+    assert torch.equal(draws([2]), whole[:, 2:3])
     assert torch.equal(before, torch.random.get_rng_state())
     assert z_score(whole.flatten()[:, None]) < 4
-    assert z_score(whole.flatten()[:, None].square() - 1) < 4 or draw is probes_for
-    others = [draw(8, x[:1], seed)[:, 0] for seed in (4, 5, 3 + 2**32)]
+    assert z_score(whole.flatten()[:, None].square() - 1) < 4 or draw is ImageNoise.sign_draws
+    others = [draws([0], seed)[:, 0] for seed in (4, 5, 3 + 2**32)]
     rows = torch.stack([*whole.transpose(0, 1), *others]).flatten(1)
     correlations = torch.corrcoef(rows)[torch.triu_indices(len(rows), len(rows), 1).unbind()]
     assert correlations.abs().max() < 6 / math.sqrt(rows.shape[1])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import GREY, TINY, load_script
+from exact import noise_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ebm_app.data.augmentation import AUGMENTATIONS
@@ -124,7 +125,8 @@ def test_synchronisations_do_not_grow_with_steps(ebm, sampler, most):
 )
 def test_synchronisations_do_not_grow_with_nodes(ebm, name, settings, most):
     with HostWaits() as waits:
-        make_estimator(name, settings)(ebm.model, torch.zeros(2, 1, 8, 8, device=GPU), 0.99)
+        x = torch.zeros(2, 1, 8, 8, device=GPU)
+        make_estimator(name, settings)(ebm.model, x, 0.99, noise_of(x))
     assert waits.num <= most
 
 
