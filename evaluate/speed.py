@@ -4,8 +4,9 @@ python evaluate/speed.py digits
 python evaluate/speed.py cifar10 --table parts --batch_size 32
 
 The table "objectives" compares each objective with time score matching (TSM), the baseline of the
-paper, on the network of a model. The table "parts" lists the parts of a step of the default recipe
-for images of the model's size, relative to the forward and backward pass of the network.
+paper, on the network of a model. The table "parts" lists the parts of a step of the recipe of the
+model's data set, relative to the forward and backward pass of the network. The table "likelihood"
+compares a likelihood with its evaluations of the network.
 """
 
 import dataclasses
@@ -36,8 +37,8 @@ Action = Callable[[], object]
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    table: Literal["objectives", "parts"] = setting(
-        "objectives, or parts of a step of the default recipe", "objectives"
+    table: Literal["objectives", "parts", "likelihood"] = setting(
+        "objectives, parts of a step of the recipe, or likelihood", "objectives"
     )
     batch_size: BatchSize = setting("images per batch", 64)
     rounds: Draws = setting("steps of each objective", 10)
@@ -49,8 +50,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(args.output_dir / "speed.json", args)
-    measure = time_objectives if args.table == "objectives" else time_parts
-    figures = {"table": measure(ebm, args.batch_size, args.rounds)}
+    figures = {"table": TABLES[args.table](ebm, args.batch_size, args.rounds)}
     print(to_markdown(figures["table"]))
     output.save(figures)
     return figures
@@ -72,27 +72,31 @@ def time_objectives(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
-    """Time a step of the default recipe and its parts. Parts of the forward pass include their
-    backward pass."""
+    """Time a step of the recipe of the model's data set and its parts. Parts of the forward pass
+    include their backward pass."""
     device, shape = ebm.device.type, ebm.config.image_shape
     data = random_images(size, shape, ebm.config.num_levels)
-    base = recipe("random", data.image_shape, data.num_levels)
+    base = recipe(ebm.config.dataset, data.image_shape, data.num_levels)
     config = with_settings(base, {"train_batch_size": size, "max_train_steps": 1000})
     accelerator = make_accelerator(config.mixed_precision, device)
     trainer = build_trainer(accelerator, config, make_config(config, data), data)
     model, weights = trainer.ebm.model, trainer.parameters
     columns = u0, u1, t, *_ = trainer.batches.batch(0, torch.arange(size))
     x = model.path.sample(u0, u1, t).xt
-    features = model.with_condition([x, *model.features(x, t)], None)
-    time_input = model.net_time(t)
+    features = model.with_condition([x, model.features(x, t)], None)
+    time_input = model.net_time(t).to(x.dtype)
+
+    def with_features() -> Tensor:
+        channels = model.with_condition([x, model.features(x, t)], None)
+        return model.net(channels, model.net_time(t).to(x.dtype))
 
     def moments() -> Tensor:
         output = model(x, t)
         return output.score.square() + output.variance.log()
 
     stages = {
-        "network": lambda: model.net(features, time_input.to(x.dtype)),
-        "features": lambda: model.raw_output(x, t, None),
+        "network": lambda: model.net(features, time_input),
+        "features": with_features,
         "prediction": moments,
         "loss": lambda: trainer.wrapped_loss(*columns),
     }
@@ -121,6 +125,31 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
         before = value if name in stages and name != "loss" else 0.0
         table.append({"part": name, "ms": 1e3 * own, "of the network": own / network})
     return table
+
+
+@torch.no_grad()
+def time_likelihood(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
+    """Time the variational bound of a batch, and as many evaluations of the network alone."""
+    model, shape = ebm.model, ebm.config.image_shape
+    images = random_images(size, shape, ebm.config.num_levels).train[:size]
+    x, t = ebm.encode(images), torch.full((size,), 0.5, dtype=torch.float64, device=ebm.device)
+    features = model.with_condition([x, model.features(x, t)], None)
+    time_input = model.net_time(t).to(x.dtype)
+    nfe = ebm.likelihood(images).nfe
+
+    def evaluate_network() -> None:
+        for _ in range(nfe):
+            model.net(features, time_input)
+
+    actions = {"network": evaluate_network, "likelihood": lambda: ebm.likelihood(images)}
+    seconds = time_in_turns(actions, ebm.device.type, rounds)
+    return [
+        {"part": name, "ms": 1e3 * value, "of the network": value / seconds["network"]}
+        for name, value in seconds.items()
+    ]
+
+
+TABLES = {"objectives": time_objectives, "parts": time_parts, "likelihood": time_likelihood}
 
 
 def random_images(batch_size: int, shape: Sequence[int], num_levels: int) -> ImageData:

@@ -274,7 +274,7 @@ class TimeScoreModel(ScoreModel):
             labels: class labels (B,) int64, for a class-conditional network.
         """
         time = self.net_time(t).to(x.dtype)
-        inputs = self.with_condition([x, *self.features(x, t)], condition)
+        inputs = self.with_condition([x, self.features(x, t)], condition)
         out = self.net(inputs, time) if labels is None else self.net(inputs, time, labels)
         # scales reach 1e5, which overflows half precision
         out = out if out.dtype == torch.float64 else out.float()
@@ -298,20 +298,24 @@ class TimeScoreModel(ScoreModel):
         """Return the time input (B,) of the network for t (B,) float64."""
         return self.time_input(self.path, self.interval, t)
 
-    def features(self, x: Tensor, t: Tensor) -> list[Tensor]:
-        r"""Return g sin(2 pi f x) and g cos(2 pi f x) for each frequency f, (B, *) each.
+    def features(self, x: Tensor, t: Tensor) -> Tensor:
+        r"""Return g sin(2 pi f x) and g cos(2 pi f x) for each of F frequencies f, concatenated
+        along dimension 1: (B, C, *) -> (B, 2 F C, *).
 
         These Fourier features resolve the bins of quantised data (Kingma et al. 2021,
         arXiv:2107.00630, appendix C). The gain g = exp(-2 pi^2 f^2 v_t) is the expected amplitude
         of a feature under noise of variance v_t. Without it, clean points at early times, as in a
         likelihood, would have features that no noisy training point has.
         """
-        features = []
-        for frequency in self.input_frequencies:
-            gain = torch.exp(-2 * (math.pi * frequency) ** 2 * self.path.variance(t))
-            angle = 2 * math.pi * frequency * x
-            features += [expand_like(gain, x) * feature for feature in (angle.sin(), angle.cos())]
-        return features
+        if not self.input_frequencies:
+            return x[:, :0]
+        variance = self.path.variance(t)
+        angles = torch.stack([2 * math.pi * f * x for f in self.input_frequencies], 1)
+        logs = [-2 * (math.pi * f) ** 2 * variance for f in self.input_frequencies]
+        gain = torch.stack(logs, 1).exp().flatten()  # (B F,)
+        waves = torch.stack([angles.sin(), angles.cos()], 2).flatten(0, 1)
+        waves = expand_like(gain, waves) * waves
+        return waves.unflatten(0, angles.shape[:2]).flatten(1, 3)
 
     def with_condition(self, channels: list[Tensor], condition: Tensor | None) -> Tensor:
         """Concatenate channels (B, *), along dimension 1, with the planes of the condition."""

@@ -134,6 +134,13 @@ def test_parts_of_a_step_are_timed(folder, tmp_path):
     assert {"prediction", "optimizer", "step"} < set(parts) and parts["network"] == 1
 
 
+def test_likelihood_is_compared_with_its_network(folder, tmp_path):
+    flags = "--table likelihood --batch_size 2 --rounds 1 --device cpu --output_dir".split()
+    table = figures_of(speed, folder / "grey", *flags, tmp_path)["table"]
+    parts = {row["part"]: row["of the network"] for row in table}
+    assert parts["network"] == 1 < parts["likelihood"]
+
+
 def test_benchmark_ranks_anomalies(script, tmp_path, capsys):
     main = script("evaluate/anomaly_benchmark.py").main
     flags = "--limit 12 --num_unusual 12 --num_likelihoods 4 --seed 3 --output_dir".split()

@@ -101,11 +101,11 @@ def test_fourier_features_are_means_under_noise(path, shape):
     for t in (0.9, 0.99):
         time = torch.tensor([t], dtype=F64)
         noisy = x + path.variance(time).sqrt() * normal((20_000, *shape), 1)
-        features = torch.cat(model.features(x, time), 1)
+        features = model.features(x, time)
         angles = [2 * torch.pi * f * noisy for f in (0.5, 1.5)]
         draws = torch.cat([part for a in angles for part in (a.sin(), a.cos())], dim=1)
         assert z_score(draws, features) < 4.5 and features.abs().max() > 0.1
-    features = torch.cat(model.features(x, torch.ones(1, dtype=F64)), 1)
+    features = model.features(x, torch.ones(1, dtype=F64))
     assert features.shape[1] == 4 * channels
     pairs = features.unflatten(1, (2, 2, channels))
     assert torch.allclose(pairs.square().sum(2), torch.ones(1, 2, *shape, dtype=F64))
