@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse, run_script
+from ebm_app.command_line import CommonFlags, ModelFlag, parse, run_script
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.pictures import read_images, to_pil

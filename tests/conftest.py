@@ -22,7 +22,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ebm_app.anomaly.detector import AnomalyDetector
-from ebm_app.cli.command_line import run_script
+from ebm_app.command_line import run_script
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.pictures import to_uint8
@@ -199,7 +199,7 @@ def page_files(tmp_path_factory) -> None:
         patch.setenv("NO_PROXY", "")
         patch.setenv("no_proxy", "")
         patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
-        patch.setattr("ebm_app.cli.app.BUNDLED", tmp_path_factory.mktemp("none"))
+        patch.setattr("ebm_app.web.__main__.BUNDLED", tmp_path_factory.mktemp("none"))
         yield
 
 
@@ -226,7 +226,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def models(page_files, folder):
-    from ebm_app.cli.app import find_models
+    from ebm_app.web.__main__ import find_models
     from ebm_app.web.models import Models
 
     return Models(find_models(str(folder / "grey"), str(folder)))

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from conftest import ROOT
 
-from ebm_app.cli.__main__ import COMMANDS
-
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: Address of the web app in the documentation.
 ADDRESS = "http://127.0.0.1:7860"
@@ -45,8 +43,6 @@ def inline_commands(page: Path) -> list[list[str]]:
 
 def script_of(words: list[str]) -> tuple[str, list[str]]:
     """Return the script of a command, without its launcher, and the script's arguments."""
-    if words[0] == "ebm":
-        return f"ebm_app/cli/{COMMANDS[words[1]]}.py", words[2:]
     index = next(i for i, word in enumerate(words) if word.endswith(".py"))
     return words[index], words[index + 1 :]
 

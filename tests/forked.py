@@ -10,7 +10,7 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import free_port, load_script
 
-from ebm_app.cli.command_line import run_script
+from ebm_app.command_line import run_script
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.processes import StopSignals
 

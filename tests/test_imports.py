@@ -1,47 +1,12 @@
-"""``--help`` does not import slow packages, models load in threads, and extras are optional."""
+"""Models load in threads, and extras are optional."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 
 import numpy as np
 from conftest import ENVIRONMENT, ROOT, TINY, write_mnist
-
-#: Packages that take half a second or more to import.
-SLOW = "diffusers gradio matplotlib pandas sklearn torchvision".split()
-#: Scripts that do not import torch either, run first
-LIGHT = ["train/ebm.py", "evaluate/bpd.py", "sample/ebm.py"]
-FOLDERS = ("train", "sample", "evaluate", "ui")
-PATHS = [path for name in FOLDERS for path in (ROOT / name).glob("*.py")]
-SCRIPTS = [*LIGHT, *sorted({str(path.relative_to(ROOT)) for path in PATHS} - {*LIGHT})]
-#: Runs all scripts in one process, since torch alone takes seconds to import.
-PROGRAM = """
-import contextlib, io, json, runpy, sys
-sys.path[:0] = ["evaluate", "ui"]
-imported = {}
-for path in sys.argv[2:]:
-    sys.argv = [path, "--help"]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        runpy.run_path(path, run_name="__main__")
-    imported[path] = [name for name in json.loads(%r) if name in sys.modules]
-print(json.dumps(imported))
-"""
-
-
-def test_help_imports_no_slow_package():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM % json.dumps([*SLOW, "torch"]), "--", *SCRIPTS],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    imported = json.loads(done.stdout)
-    assert [*imported] == SCRIPTS and not any(imported[path] for path in LIGHT)
-    assert {name for names in imported.values() for name in names} <= {"torch"}
 
 
 def test_models_load_in_threads():
@@ -53,9 +18,9 @@ def test_models_load_in_threads():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
-#: Runs commands, given as JSON, without the packages of the extras "hub" and "tables".
+#: Runs scripts, given as JSON, without the packages of the extras "hub" and "tables".
 BASE = """
-import json, sys
+import json, runpy, sys
 from importlib.machinery import PathFinder
 
 class Base(PathFinder):
@@ -65,16 +30,18 @@ class Base(PathFinder):
         return None if is_extra else super().find_spec(name, *args)
 
 sys.meta_path[:] = [Base if finder is PathFinder else finder for finder in sys.meta_path]
-from ebm_app.cli.__main__ import main
 codes = []
 for sys.argv in json.loads(sys.argv[1]):
-    codes.append(main())
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as stop:
+        codes.append(stop.code)
 print(json.dumps(codes))
 """
 
 
 def run_base(folder, *commands):
-    words = [["ebm", *map(str, command)] for command in commands]
+    words = [[str(ROOT / script), *map(str, flags)] for script, *flags in commands]
     done = subprocess.run(
         [sys.executable, "-c", BASE, json.dumps(words)],
         cwd=folder,
@@ -90,11 +57,20 @@ def test_base_install_trains_scores_and_samples(tmp_path, image_folder):
     steps = [*TINY, "--max_train_steps", 2]
     codes, printed = run_base(
         tmp_path,
-        ["train", "--dataset", "digits", "--output_dir", "run", *steps],
-        ["train", "--dataset", "mnist", "--output_dir", "mnist", *steps],
-        ["bpd", "run", "--limit", 2, "--repeats", 1],
-        ["sample", "run", "--num_images", 2],
-        ["score", "digits", image_folder, "--resize", "--repeats", 2, "--output", "scores.csv"],
+        ["train/ebm.py", "--dataset", "digits", "--output_dir", "run", *steps],
+        ["train/ebm.py", "--dataset", "mnist", "--output_dir", "mnist", *steps],
+        ["evaluate/bpd.py", "run", "--limit", 2, "--repeats", 1],
+        ["sample/ebm.py", "run", "--num_images", 2],
+        [
+            "evaluate/score.py",
+            "digits",
+            image_folder,
+            "--resize",
+            "--repeats",
+            2,
+            "--output",
+            "scores.csv",
+        ],
     )
     assert codes == [0] * 5, printed
 
@@ -104,8 +80,10 @@ def test_missing_package_names_its_extra(tmp_path, image_folder):
     (tmp_path / "data" / "cifar10" / "train.parquet").touch()
     np.save(tmp_path / "x.npy", np.zeros((9, 2)))
     names = {"cifar10": "hub", f"folder:{image_folder}": "hub", "hf:mnist": "hub"}
-    commands = [["train", "--dataset", name, "--output_dir", "run"] for name in names]
-    commands.append(["ratio", "--x0", "x.npy", "--x1", "x.npy", "--output_dir", "ratio"])
+    commands = [["train/ebm.py", "--dataset", name, "--output_dir", "run"] for name in names]
+    commands.append(
+        ["evaluate/ratio.py", "--x0", "x.npy", "--x1", "x.npy", "--output_dir", "ratio"]
+    )
     codes, printed = run_base(tmp_path, *commands)
     assert codes == [2] * 4
     extras = re.findall(

@@ -25,7 +25,7 @@ LAYERS = (
     ("spaces",),
     ("pretrained",),
     ("folders",),
-    ("config",),
+    ("config", "command_line"),
     ("paths", "data"),
     ("utils",),
 )

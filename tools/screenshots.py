@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from ebm_app.cli.command_line import parse, run_script
+from ebm_app.command_line import parse, run_script
 from ebm_app.utils.fields import configuration, setting
 
 #: Max waiting time in milliseconds
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Serve the web app, visit every page, and write ui-<page>.png and ui-narrow.png."""
     args = parse(Arguments, __doc__, argv)
     # slow to import, and not needed for --help
-    from ebm_app.cli.app import find_models
+    from ebm_app.web.__main__ import find_models
     from ebm_app.web.app import PAGES, build_app
     from ebm_app.web.models import Models
     from ebm_app.web.server import serve

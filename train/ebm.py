@@ -1,7 +1,7 @@
-"""Train an energy-based model of images: ``ebm train``."""
+"""Train an energy-based model of images: ``python train/ebm.py``."""
 
-from ebm_app.cli.command_line import run_script
 from ebm_app.cli.train import main
+from ebm_app.command_line import run_script
 
 if __name__ == "__main__":
     raise SystemExit(run_script(main))

@@ -1,7 +1,10 @@
-"""Serve the web app: ``ebm ui``."""
+"""Serve the web app, see ``ebm_app.web.__main__``.
 
-from ebm_app.cli.app import main
-from ebm_app.cli.command_line import run_script
+python ui/app.py --model runs/digits
+"""
+
+from ebm_app.command_line import run_script
+from ebm_app.web.__main__ import main
 
 if __name__ == "__main__":
     raise SystemExit(run_script(main))

@@ -1,7 +1,7 @@
 """Train an energy-based model of images.
 
-ebm train --dataset digits --output_dir runs/digits
-ebm train --space ambient --dataset mnist --output_dir runs/mnist
+python train/ebm.py --dataset digits --output_dir runs/digits
+python train/ebm.py --space ambient --dataset mnist --output_dir runs/mnist
 
 The defaults are those of the recipe of the data set, or of the run of --resume_from_checkpoint.
 --config reads settings from a JSON file, also those without a flag (docs/training.md). --dry_run
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ebm_app.cli.command_line import parse, wants_help, without_help
+from ebm_app.command_line import parse, wants_help, without_help
 from ebm_app.training.checkpoint import recorded_run, refuse_to_overwrite
 from ebm_app.training.config import (
     Train,

@@ -1,7 +1,7 @@
 """Distil a trained model into an energy network: log p_t(x) in one evaluation.
 
-ebm energy digits --output_dir runs/digits-energy
-ebm energy mnist --data_root data --output_dir runs/mnist-energy
+python train/energy.py digits --output_dir runs/digits-energy
+python train/energy.py mnist --data_root data --output_dir runs/mnist-energy
 
 The energy network is trained on the model's outputs for noisy training images. At the end, its
 calibration offset is measured on validation images and stored with it: the mean difference between
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ebm_app.cli.command_line import parse, without_help
+from ebm_app.command_line import parse, without_help
 from ebm_app.training.checkpoint import recorded_run, refuse_to_overwrite
 from ebm_app.training.config import (
     TrainEnergy,

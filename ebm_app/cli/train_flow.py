@@ -1,14 +1,14 @@
 """Fit a normalising flow, whose latent space an energy-based model can use.
 
-ebm flow --flow gaussian --dataset digits --output_dir runs/gaussian
-ebm flow --flow spline --dataset digits --output_dir runs/spline
+python train/flow.py --flow gaussian --dataset digits --output_dir runs/gaussian
+python train/flow.py --flow spline --dataset digits --output_dir runs/spline
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ebm_app.cli.command_line import parse
+from ebm_app.command_line import parse
 from ebm_app.training.checkpoint import prepare_folder
 from ebm_app.training.config import DataFlags, FolderFlags
 from ebm_app.utils import RUN_FILE

@@ -1,20 +1,17 @@
-"""The ``ebm`` program: commands, flags and settings KEY=VALUE, and modules of users."""
+"""Flags of scripts, and settings KEY=VALUE."""
 
 import dataclasses
 import re
-import subprocess
-import sys
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, Literal
 
 import pytest
 from annotated_types import Len
-from conftest import ROOT, error_of
+from conftest import ROOT, error_of, load_script
 
-from ebm_app.cli import bpd, mi, sample
-from ebm_app.cli.__main__ import COMMANDS, main
-from ebm_app.cli.command_line import Positional, argument, parse
+import bpd
+import mi
+from ebm_app.command_line import Positional, argument, parse
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.sampling import SAMPLERS
@@ -29,34 +26,17 @@ from ebm_app.utils.fields import (
     setting,
 )
 from ebm_app.utils.registry import settings_of_each
+from ebm_app.web import __main__ as web
 
-
-@pytest.fixture
-def ebm(monkeypatch):
-    """Run the program on words; return its exit code."""
-
-    def ebm(*words):
-        monkeypatch.setattr(sys, "argv", ["ebm", *map(str, words)])
-        return main()
-
-    return ebm
-
-
-def test_every_command_is_a_module_and_listed(ebm, capsys):
-    assert ebm() == 0 and ebm("fly") == 2
-    printed = capsys.readouterr().out
-    for name, path in COMMANDS.items():
-        module = import_module(f"ebm_app.cli.{path}")
-        assert callable(module.main) and module.__doc__ and f"  {name} " in printed
-    assert ebm("--version") == 0 and capsys.readouterr().out == f"ebm_app {version('ebm_app')}\n"
+sample = load_script("sample/ebm.py")
 
 
 def test_help_has_one_example_a_line(capsys):
     with pytest.raises(SystemExit):
         bpd.main(["--help"])
     lines = capsys.readouterr().out.splitlines()
-    examples = [line for line in lines if line.startswith("ebm bpd")]
-    assert len(examples) == bpd.__doc__.count("\nebm bpd") > 1
+    examples = [line for line in lines if line.startswith("python evaluate/bpd.py")]
+    assert len(examples) == bpd.__doc__.count("\npython ") > 1
 
 
 def test_names_in_help_are_those_of_the_registries():
@@ -77,21 +57,6 @@ def test_names_in_help_are_those_of_the_registries():
             assert field.name == kind.counts or f"{field.name}={number}" in texts["sampler_args"]
 
 
-def test_user_errors_are_raised_before_slow_imports(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    mistakes = {
-        f"{tmp_path} already holds a run": ["train", "--output_dir", str(tmp_path)],
-        "'f' is not a folder": ["score", "digits", "f"],
-    }
-    code = f"""import sys; from ebm_app.cli.__main__ import main
-for words in {[*mistakes.values()]}:
-    sys.argv[1:] = words
-    assert main() == 2 and "torch" not in sys.modules, words"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert all(message in done.stderr for message in mistakes)
-
-
 def test_failed_imports_of_users_are_explained():
     message = user_message(ModuleNotFoundError("no", name="gradio.components"))
     assert "pip install 'ebm_app[ui]'" in message
@@ -102,13 +67,11 @@ def test_failed_imports_of_users_are_explained():
 
 #: Texts that a user may type in place of a number
 TEXTS = ["-1", "0", "1", "1.5", "nan", "-inf", "1e400", "1e308", "x", "", "9" * 5000, "2147483648"]
-MODULES = [f"ebm_app.cli.{name}" for name in COMMANDS.values()]
-MODULES += [path.stem for path in ROOT.glob("evaluate/*.py") if "Arguments" in path.read_text()]
+SCRIPTS = [path for path in ROOT.glob("evaluate/*.py") if "Arguments" in path.read_text()]
 #: Settings classes, by name
 KINDS = {kind.__name__: kind for kind in (SAMPLERS | ESTIMATORS | DEQUANTISERS).values()}
-TRAINING = {"ebm_app.cli.train": Train, "ebm_app.cli.train_energy": TrainEnergy}
-KINDS |= TRAINING
-KINDS |= {name: import_module(name).Arguments for name in MODULES if name not in TRAINING}
+KINDS |= {"train": Train, "energy": TrainEnergy, "sample": sample.Arguments, "ui": web.Arguments}
+KINDS |= {path.stem: import_module(path.stem).Arguments for path in SCRIPTS}
 
 
 @configuration(kw_only=True)

@@ -18,7 +18,7 @@ from datasets import Dataset
 from documents import ADDRESS, PAGES, block_commands, blocks, script_of, shell_scripts
 from PIL import Image
 
-from ebm_app.cli.command_line import run_script
+from ebm_app.command_line import run_script
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from conftest import call, figures_of
 
-from ebm_app.cli import ais, bpd, samplers
+import ais
+import bpd
+import samplers
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral

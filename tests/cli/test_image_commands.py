@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import call, figures_of, save_picture
+from conftest import call, figures_of, load_script, save_picture
 from PIL import Image
 
-from ebm_app.cli import bpd, sample, score
+import bpd
+import score
+
+sample = load_script("sample/ebm.py")
 
 
 def test_images_depend_only_on_the_seed(folder, tmp_path):

@@ -10,7 +10,7 @@ from conftest import GREY, call, figures_of
 from exact import generator
 
 import speed
-from ebm_app.cli import toy
+import toy
 from ebm_app.ebm import EBM
 from ebm_app.ratios.problems import (
     INFORMATION_PROBLEMS,
@@ -38,7 +38,7 @@ def test_table_selects_and_repeats_the_best_rate(capsys, tmp_path, monkeypatch):
         test = {"error": rate * seed * (100 if method == "tsm_stein" else 1), "divergence": None}
         return {"validation_error": abs(rate - 0.01), "test": test, "ms": 3.0 + seed}
 
-    monkeypatch.setattr("ebm_app.ratios.problems.train_and_test", train_and_test)
+    monkeypatch.setattr(toy, "train_and_test", train_and_test)
     methods = ["ctsm_v_time1", "tsm_stein"]
     flags = ["--problems", "gaussians_d2", "--methods", *methods, "--seed", "4"]
     flags += [*TINY, "--output_dir", tmp_path]

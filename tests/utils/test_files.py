@@ -14,7 +14,8 @@ import torch
 from conftest import TINY, call, error_of
 from matplotlib.figure import Figure
 
-from ebm_app.cli import bpd, train
+import bpd
+from ebm_app.cli import train
 from ebm_app.data.pictures import save_image
 from ebm_app.ratios.rows import read_rows
 from ebm_app.training.metrics import read_metrics

@@ -9,10 +9,10 @@ import pytest
 from conftest import LOGIN, error_of
 from PIL import Image
 
-from ebm_app.cli.app import check_auth, find_models
-from ebm_app.cli.command_line import run_script
+from ebm_app.command_line import run_script
 from ebm_app.folders import BUNDLED
 from ebm_app.utils.errors import UserError
+from ebm_app.web.__main__ import check_auth, find_models
 from ebm_app.web.models import Models
 from ebm_app.web.server import MAX_IMAGE_PIXELS
 from ebm_app.web.shared import endpoint
@@ -92,7 +92,7 @@ def test_each_model_folder_is_listed_once(page_files, folder, tmp_path, monkeypa
     for name in (str(folder / "colour"), "../grey", ""):
         with pytest.raises(UserError, match="model"):
             models.open(name)
-    monkeypatch.setattr("ebm_app.cli.app.BUNDLED", BUNDLED)
+    monkeypatch.setattr("ebm_app.web.__main__.BUNDLED", BUNDLED)
     others = ["cifar10", "digits", "digits-energy", "fashion", "mnist-energy", "mnist-latent"]
     assert list(find_models(None, None)) == ["mnist", *others]
     assert list(find_models("digits", None))[:2] == ["digits", "mnist"]

@@ -1,6 +1,6 @@
 """Write the log-likelihood of each image in a folder to a CSV file.
 
-ebm score digits photos --output scores.csv
+python evaluate/score.py digits photos --output scores.csv
 
 The table has one row per image: file, log_prob in nats, its error (stderr) and bits_per_dim. Rows
 are written after each batch. Images must have the size, channels and grey levels of the model, or
@@ -13,27 +13,30 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.cli.command_line import (
+from ebm_app.command_line import (
     CommonFlags,
     ImageFileFlags,
     ModelFlag,
     Positional,
     argument,
     parse,
+    run_script,
 )
+from ebm_app.data.folder import EXTENSIONS, is_image, list_files
+from ebm_app.data.levels import ImageFormat
+from ebm_app.data.pictures import read_images
+from ebm_app.ebm import EBM
+from ebm_app.likelihood.bits import images_per_batch
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import BatchSize, Draws, configuration, setting
 from ebm_app.utils.files import name_in_errors
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ebm_app.data.levels import ImageFormat
-    from ebm_app.ebm import EBM
+from ebm_app.utils.processes import resolve_device
 
 COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim")
 
@@ -55,10 +58,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score the images of a folder; return their number and mean bits per dim."""
     args = parse(Arguments, __doc__, argv)
     check_folder(args.folder)
-    # slow to import, and not needed for --help
-    from ebm_app.ebm import EBM
-    from ebm_app.likelihood.bits import images_per_batch
-    from ebm_app.utils.processes import resolve_device
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     files = list_images(args.folder)
@@ -87,7 +86,6 @@ def read_levels(
     files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ImageFileFlags
 ) -> "dict[int, Tensor]":
     """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index."""
-    from ebm_app.data.pictures import read_images  # slow to import
 
     chosen = files[begin : begin + num]
     levels = read_images(chosen, form.image_shape, form.num_levels, args.resize)
@@ -96,7 +94,6 @@ def read_levels(
 
 def list_images(folder: Path) -> list[Path]:
     """Return the image files below a folder, at least one. Print the number of other files."""
-    from ebm_app.data.folder import EXTENSIONS, is_image, list_files  # slow to import
 
     files = list_files(folder)
     images = [folder / name for name in files if is_image(name)]
@@ -130,8 +127,11 @@ def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list
     Args:
         images: number -> levels (C, H, W).
     """
-    import torch  # slow to import
 
     batch, indices = torch.stack([*images.values()]), [*images]
     result = ebm.likelihood(batch, args.estimator, args.repeats, args.seed, indices)
     return [each.tolist() for each in (result.log_prob, result.error, result.bits_per_dim)]
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_script(main))

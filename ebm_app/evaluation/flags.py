@@ -1,19 +1,20 @@
 """Flags of commands that evaluate a model on held-out images."""
 
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from ebm_app.cli.command_line import CommonFlags, ImageFileFlags, ModelFlag
+from accelerate import Accelerator
+from torch import Tensor
+
+from ebm_app.command_line import CommonFlags, ImageFileFlags, ModelFlag
 from ebm_app.config import Margin
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.evaluation.held_out import images_for
+from ebm_app.folders import find_folder, is_pipeline
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, Draws, NumLevels, configuration, setting
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from torch import Tensor
-
-    from ebm_app.data.images import ImageData
-    from ebm_app.ebm import EBM
+from ebm_app.utils.processes import make_accelerator
 
 
 @configuration(kw_only=True)
@@ -49,9 +50,6 @@ class HeldOutFlags(ImageFlags):
 
 def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
     """Return the accelerator and the model, with the margin ``--t_margin`` if set."""
-    from ebm_app.ebm import EBM  # slow to import
-    from ebm_app.folders import find_folder, is_pipeline
-    from ebm_app.utils.processes import make_accelerator
 
     accelerator = make_accelerator(device=args.device)
     if args.num_levels is not None and is_pipeline(find_folder(args.model)):
@@ -77,7 +75,6 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
 
 def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Tensor]":
     """Return a data set, and the grey levels (N, C, H, W) of the images to evaluate."""
-    from ebm_app.evaluation.held_out import images_for  # slow to import
 
     data = images_for(
         ebm.config,

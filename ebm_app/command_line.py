@@ -83,7 +83,7 @@ def parse(
             the wrong type.
     """
     # tyro joins the lines of a paragraph
-    lines = (description or "").strip().replace("\nebm ", "\n\nebm ")
+    lines = (description or "").strip().replace("\npython ", "\n\npython ")
     values = tyro.cli(
         _flags(kind, default),
         args=list(sys.argv[1:] if argv is None else argv),

@@ -16,11 +16,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from annotated_types import Ge, Le
 from pydantic import StringConstraints
 
-from ebm_app.cli.command_line import CommonFlags, parse
+from ebm_app.command_line import CommonFlags, parse, run_script
 from ebm_app.folders import BUNDLED, CONFIG_FILE, find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
+from ebm_app.utils.processes import resolve_device
 from ebm_app.web import LOCAL_HOSTS
+from ebm_app.web.app import build_app
+from ebm_app.web.models import Models
+from ebm_app.web.server import serve
 
 #: Bundled model that is listed first
 FIRST = "mnist"
@@ -53,11 +57,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     any_host = args.host not in LOCAL_HOSTS and not args.allowed_hosts
     hosts = ["*"] if any_host else [*LOCAL_HOSTS, *args.allowed_hosts]
     folders = find_models(args.model, args.models_dir)
-    # these modules take seconds to import, and --help and errors of arguments do not need them
-    from ebm_app.utils.processes import resolve_device
-    from ebm_app.web.app import build_app
-    from ebm_app.web.models import Models
-    from ebm_app.web.server import serve
 
     models = Models(folders, resolve_device(args.device), args.data_root)
     first = next(iter(folders))
@@ -117,3 +116,7 @@ def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
 def _below(root: Path, pattern: str) -> list[tuple[str, Path]]:
     files = sorted(root.glob(f"{pattern}/{CONFIG_FILE}"))
     return [(file.parent.relative_to(root).as_posix(), file.parent) for file in files]
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_script(main))
