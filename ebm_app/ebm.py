@@ -24,7 +24,7 @@ from ebm_app.likelihood.bits import (
 )
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.nets.build import build_model
-from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
+from ebm_app.nets.denoisers import AlphaSigma, Denoiser, DenoiserModel, read_pipeline
 from ebm_app.nets.model import ScoreModel, Time, TimeScoreModel, checked_time
 from ebm_app.paths import require_one_sided
 from ebm_app.pretrained import PretrainedModel, available_device
@@ -93,7 +93,7 @@ class EBM(PretrainedModel):
         net: Denoiser,
         image_shape: tuple[int, int, int],
         prediction: str,
-        schedule: NoiseSchedule,
+        schedule: AlphaSigma,
         num_levels: int = 256,
         device: str | None = None,
     ) -> Self:
@@ -144,8 +144,6 @@ class EBM(PretrainedModel):
         Raises:
             UserError: for an unsupported pipeline, network or scheduler.
         """
-        from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes seconds
-
         model, image_shape = read_pipeline(pipeline)
         return cls._of_denoiser(model, "diffusers", image_shape, num_levels, device)
 
