@@ -10,7 +10,6 @@ from torch import Tensor
 from ebm_app.config import EBMConfig, ImageShape, PathConfig
 from ebm_app.data.labels import Labels, labels_of_images, labels_of_samples
 from ebm_app.data.levels import checked_levels, quantise_samples
-from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
 from ebm_app.likelihood import Estimator, check_estimator, make_estimator, name_of
 from ebm_app.likelihood.bits import (
     NUM_COMPARED,
@@ -27,7 +26,13 @@ from ebm_app.nets.build import build_model
 from ebm_app.nets.denoisers import AlphaSigma, Denoiser, DenoiserModel, read_pipeline
 from ebm_app.nets.model import ScoreModel, Time, TimeScoreModel, checked_time
 from ebm_app.paths import require_one_sided
-from ebm_app.pretrained import PretrainedModel, available_device
+from ebm_app.pretrained import (
+    ENERGY_MODEL,
+    PretrainedModel,
+    available_device,
+    find_folder,
+    is_pipeline,
+)
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame, iterate_batches
 from ebm_app.spaces import build_space

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ebm_app.config import FORMAT_VERSION, ImageShape
 from ebm_app.data.levels import checked_levels, dequantise, quantise_samples
-from ebm_app.folders import FLOW
 from ebm_app.likelihood.bits import (
     Likelihood,
     dequantisation_noise,
@@ -16,7 +15,7 @@ from ebm_app.likelihood.bits import (
     mean_over_draws,
 )
 from ebm_app.nets.model import LogDensityEstimate
-from ebm_app.pretrained import PretrainedModel
+from ebm_app.pretrained import FLOW, PretrainedModel
 from ebm_app.spaces import build_space
 from ebm_app.utils.fields import Draws, NumLevels, PositiveInt, Seed, check_argument, configuration
 from ebm_app.utils.random import SAMPLES, ImageNoise

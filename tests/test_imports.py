@@ -12,7 +12,7 @@ from conftest import ENVIRONMENT, ROOT, TINY, write_mnist
 #: Packages that take half a second or more to import.
 SLOW = "diffusers gradio matplotlib pandas sklearn torchvision".split()
 #: Scripts that do not import torch either, run first
-LIGHT = ["train/ebm.py", "evaluate/bpd.py", "sample/ebm.py"]
+LIGHT = ["evaluate/bpd.py", "sample/ebm.py"]
 FOLDERS = ("train", "sample", "evaluate", "ui")
 PATHS = [path for name in FOLDERS for path in (ROOT / name).glob("*.py")]
 SCRIPTS = [*LIGHT, *sorted({str(path.relative_to(ROOT)) for path in PATHS} - {*LIGHT})]

@@ -24,7 +24,6 @@ LAYERS = (
     ("nets",),
     ("spaces",),
     ("pretrained",),
-    ("folders",),
     ("config",),
     ("paths", "data"),
     ("utils",),

@@ -50,7 +50,7 @@ class HeldOutFlags(ImageFlags):
 def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
     """Return the accelerator and the model, with the margin ``--t_margin`` if set."""
     from ebm_app.ebm import EBM  # slow to import
-    from ebm_app.folders import find_folder, is_pipeline
+    from ebm_app.pretrained import find_folder, is_pipeline
     from ebm_app.utils.processes import make_accelerator
 
     accelerator = make_accelerator(device=args.device)

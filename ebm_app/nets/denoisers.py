@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ebm_app.folders import PIPELINE_FILE, find_folder, first_line
 from ebm_app.nets.model import ScoreModel, Time, expand_time
 from ebm_app.paths import LogSNRPath
+from ebm_app.pretrained import PIPELINE_FILE, find_folder, first_line
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import read_json
 from ebm_app.utils.registry import choose

@@ -86,7 +86,7 @@ def test_user_errors_are_raised_before_slow_imports(tmp_path):
     code = f"""import sys; from ebm_app.cli.__main__ import main
 for words in {[*mistakes.values()]}:
     sys.argv[1:] = words
-    assert main() == 2 and "torch" not in sys.modules, words"""
+    assert main() == 2 and "diffusers" not in sys.modules, words"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(message in done.stderr for message in mistakes)

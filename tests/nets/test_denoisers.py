@@ -23,9 +23,9 @@ from torch.distributions import Normal
 
 from ebm_app import EBM, AlphasCumprod, AlphaSigma
 from ebm_app.anomaly import AnomalyDetector
-from ebm_app.folders import PIPELINE_FILE
 from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
 from ebm_app.nets.denoisers import FACTORS, DenoiserModel
+from ebm_app.pretrained import PIPELINE_FILE
 from ebm_app.sampling import DPMSampler
 from ebm_app.training.ebm import latent_flow
 from ebm_app.utils.tensors import derivative, expand_like

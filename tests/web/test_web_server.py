@@ -11,7 +11,7 @@ from PIL import Image
 
 from ebm_app.cli.app import check_auth, find_models
 from ebm_app.cli.command_line import run_script
-from ebm_app.folders import BUNDLED
+from ebm_app.pretrained import BUNDLED
 from ebm_app.utils.errors import UserError
 from ebm_app.web.models import Models
 from ebm_app.web.server import MAX_IMAGE_PIXELS
