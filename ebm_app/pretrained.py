@@ -55,11 +55,7 @@ T = TypeVar("T")
 
 def find_folder(name_or_path: str | os.PathLike) -> Path:
     """Return the folder of a model, given its path, bundled name or hub id (downloaded). For the
-    folder of a run without a validated model, return its last checkpoint.
-
-    Raises:
-        UserError: if there is no such model.
-    """
+    folder of a run without a validated model, return its last checkpoint."""
     name = os.fspath(check_argument(PathArgument, "name_or_path", name_or_path))
     if os.path.isdir(name):  # also true without read permission
         folder = Path(name)
@@ -80,27 +76,21 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
     except Exception as error:
         raise UserError(
             f"'{shorten(name)}' is not a folder, and could not be downloaded from the hub: "
-            f"{first_line(error)}"
+            f"{shorten(error)}"
         ) from None
 
 
 def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
     """Return the checkpoints of a run whose names end with ``suffix``, oldest first."""
     pattern = re.compile(PREFIX + r"(\d{1,12})" + re.escape(suffix))
-    matches = {folder: pattern.fullmatch(folder.name) for folder in output_dir.glob(PREFIX + "*")}
-    steps = {folder: int(match[1]) for folder, match in matches.items() if match}
-    folders = (folder for folder in steps if folder.is_dir() and not folder.is_symlink())
-    return sorted(folders, key=steps.get)
+    folders = (f for f in output_dir.glob(PREFIX + "*") if f.is_dir() and not f.is_symlink())
+    steps = {folder: pattern.fullmatch(folder.name) for folder in folders}
+    return sorted(filter(steps.get, steps), key=lambda folder: int(steps[folder][1]))
 
 
 def is_pipeline(folder: Path) -> bool:
     """Whether a folder holds a pipeline of diffusers."""
     return (folder / PIPELINE_FILE).exists()
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error message, shortened."""
-    return shorten((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
@@ -283,9 +273,8 @@ class PretrainedModel(nn.Module):
                 api.create_repo(repository, private=private, exist_ok=True)
                 commit = api.upload_folder(repo_id=repository, folder_path=folder)
             except Exception as error:
-                raise UserError(
-                    f"Could not upload the model to '{repository}': {first_line(error)}"
-                ) from None
+                text = f"Could not upload the model to '{repository}': {shorten(error)}"
+                raise UserError(text) from None
         return commit.commit_url
 
 

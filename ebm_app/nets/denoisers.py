@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from ebm_app.nets.model import ScoreModel, Time, expand_time
 from ebm_app.paths import LogSNRPath
-from ebm_app.pretrained import PIPELINE_FILE, find_folder, first_line
+from ebm_app.pretrained import PIPELINE_FILE, find_folder
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import read_json
 from ebm_app.utils.registry import choose
@@ -301,10 +301,10 @@ def _load_pipeline(folder: Path) -> "tuple[UNet2DModel, Any]":
         scheduler = getattr(diffusers, kind).from_config(settings)
         net, mismatches = diffusers.UNet2DModel.from_pretrained(unet, **options)
         if wrong := [key for keys in mismatches.values() for key in keys]:
-            raise ValueError(f"{wrong[0]} does not match config.json.")
+            raise ValueError(f"{wrong[0]} does not match config.json")
     except Exception as error:  # damaged files raise many exception types
         raise UserError(
-            f"Cannot read {folder}: {first_line(error)} Load it in diffusers and call "
+            f"Cannot read {folder} ({shorten(error)}). Load it in diffusers and call "
             "save_pretrained, which writes safetensors."
         ) from None
     return net, scheduler
