@@ -10,7 +10,6 @@ from torch import Tensor
 from ebm_app.config import EBMConfig, ImageShape, PathConfig
 from ebm_app.data.labels import Labels, labels_of_images, labels_of_samples
 from ebm_app.data.levels import checked_levels, quantise_samples
-from ebm_app.folders import ENERGY_MODEL, find_folder, is_pipeline
 from ebm_app.likelihood import (
     Estimator,
     VariationalBound,
@@ -30,10 +29,16 @@ from ebm_app.likelihood.bits import (
 )
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, Cells, Dequantised
 from ebm_app.nets.build import build_model
-from ebm_app.nets.denoisers import Denoiser, DenoiserModel, NoiseSchedule
+from ebm_app.nets.denoisers import AlphaSigma, Denoiser, DenoiserModel, read_pipeline
 from ebm_app.nets.model import LogDensityEstimate, ScoreModel, Time, TimeScoreModel, checked_time
 from ebm_app.paths import require_one_sided
-from ebm_app.pretrained import PretrainedModel, available_device
+from ebm_app.pretrained import (
+    ENERGY_MODEL,
+    PretrainedModel,
+    available_device,
+    find_folder,
+    is_pipeline,
+)
 from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.sampling.base import Frame, iterate_batches
 from ebm_app.spaces import build_space
@@ -99,7 +104,7 @@ class EBM(PretrainedModel):
         net: Denoiser,
         image_shape: tuple[int, int, int],
         prediction: str,
-        schedule: NoiseSchedule,
+        schedule: AlphaSigma,
         num_levels: int = 256,
         device: str | None = None,
     ) -> Self:
@@ -150,8 +155,6 @@ class EBM(PretrainedModel):
         Raises:
             UserError: for an unsupported pipeline, network or scheduler.
         """
-        from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes seconds
-
         model, image_shape = read_pipeline(pipeline)
         return cls._of_denoiser(model, "diffusers", image_shape, num_levels, device)
 

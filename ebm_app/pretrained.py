@@ -1,42 +1,46 @@
-"""``PretrainedModel``: base class of models that are stored in a folder or on the hub."""
+"""Models that are stored in a folder with config.json and model.safetensors, or on the hub."""
 
 import hashlib
 import os
+import re
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from ebm_app.folders import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    check_weights,
-    find_folder,
-    first_line,
-    load_weights,
-    read_config,
-)
+from ebm_app.config import FORMAT_VERSION, without_removed
 from ebm_app.utils.errors import UserError, shorten
-from ebm_app.utils.fields import PathArgument, check_argument, to_dict
-from ebm_app.utils.files import write_json, write_tensors
-from ebm_app.utils.random import initial_weights
+from ebm_app.utils.fields import PathArgument, check_argument, from_dict, to_dict
+from ebm_app.utils.files import open_file, read_json, report_damage, write_json, write_tensors
 from ebm_app.utils.tensors import as_tensor
 
-CARD_FILE = "README.md"
+#: Kinds of model in config.json
+ENERGY_MODEL, FLOW = "energy model", "flow"
+CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
+#: Prefix of the names of the checkpoints in the folder of a run
+PREFIX = "checkpoint-"
+#: Index of a diffusers pipeline
+PIPELINE_FILE = "model_index.json"
+#: Patterns of the files to download
+DOWNLOADED = ["*.json", WEIGHTS_FILE]
+DOWNLOADED += ["unet/*.safetensors", "diffusion_pytorch_model*.safetensors"]
+BUNDLED = Path(__file__).parent / "pretrained"
+#: Dtypes of stored weights that are converted to the dtype of the model
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 #: README.md of a model on the hub
 CARD = """---
 library_name: ebm_app
 pipeline_tag: unconditional-image-generation
-tags: [energy-based-model, density-estimation, time-score-matching]
 ---
 
 # {repository}
 
-A density model of {dataset} images ({shape}) with likelihoods and samples, trained with `ebm_app`
-by conditional time score matching ([arXiv:2502.02300](https://arxiv.org/abs/2502.02300)).
+A density model of {dataset} images ({shape}), trained with `ebm_app` by conditional time score
+matching ([arXiv:2502.02300](https://arxiv.org/abs/2502.02300)).
 
 ```python
 from ebm_app import {kind}
@@ -46,6 +50,100 @@ images = model.sample(4)  # (4, C, H, W) in [0, 1]
 print(model.likelihood(images).bits_per_dim)
 ```
 """
+T = TypeVar("T")
+
+
+def find_folder(name_or_path: str | os.PathLike) -> Path:
+    """Return the folder of a model, given its path, bundled name or hub id (downloaded). For the
+    folder of a run without a validated model, return its last checkpoint."""
+    name = os.fspath(check_argument(PathArgument, "name_or_path", name_or_path))
+    if os.path.isdir(name):  # also true without read permission
+        folder = Path(name)
+        saved = [] if (folder / CONFIG_FILE).exists() else checkpoints(folder)
+        return saved[-1] if saved else folder
+    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir())
+    if name in bundled:
+        return BUNDLED / name
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise UserError(
+            f"There is no model '{shorten(name)}'. Use a folder with a {CONFIG_FILE}, a bundled "
+            f"name ({', '.join(bundled)}) or a hub id owner/name."
+        )
+    from huggingface_hub import snapshot_download  # network code, imported only when used
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=DOWNLOADED))
+    except Exception as error:
+        raise UserError(
+            f"'{shorten(name)}' is not a folder, and could not be downloaded from the hub: "
+            f"{shorten(error)}"
+        ) from None
+
+
+def checkpoints(output_dir: Path, suffix: str = "") -> list[Path]:
+    """Return the checkpoints of a run whose names end with ``suffix``, oldest first."""
+    pattern = re.compile(PREFIX + r"(\d{1,12})" + re.escape(suffix))
+    folders = (f for f in output_dir.glob(PREFIX + "*") if f.is_dir() and not f.is_symlink())
+    steps = {folder: pattern.fullmatch(folder.name) for folder in folders}
+    return sorted(filter(steps.get, steps), key=lambda folder: int(steps[folder][1]))
+
+
+def is_pipeline(folder: Path) -> bool:
+    """Whether a folder holds a pipeline of diffusers."""
+    return (folder / PIPELINE_FILE).exists()
+
+
+def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
+    """Read the configuration of a model folder as an instance of ``cls``.
+
+    Raises:
+        UserError: for a missing file, an invalid value, or another kind or version of model.
+    """
+    path = folder / CONFIG_FILE
+    data = read_json(path)
+    version = data.get("format_version")
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise UserError(
+            f"{folder} has format_version {shorten(version)}, but this version of ebm_app reads "
+            f"{FORMAT_VERSION}. Install the version of ebm_app that wrote it."
+        )
+    data = without_removed(data, path)
+    own = data.pop("kind", None)
+    if own != kind:
+        raise UserError(f"Expected a folder with a model of kind {kind}, got {shorten(own)}.")
+    return from_dict(cls, data, str(path))
+
+
+def read_weights(path: Path, model: nn.Module) -> dict[str, Tensor]:
+    """Read the weights of a model, which may be on the meta device, in its dtypes. Their names and
+    shapes are compared with those of the model before they are read.
+
+    Raises:
+        UserError: for the first tensor that differs, or is not finite.
+    """
+    expected = model.state_dict()
+    open_file(path).close()
+    with report_damage(path), safe_open(path, "pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+        for name in expected | shapes:
+            shape = tuple(expected[name].shape) if name in expected else None
+            if shape != shapes.get(name):
+                raise UserError(
+                    f"{path} does not match its {CONFIG_FILE}: {shorten(name)} has shape "
+                    f"{shorten(shapes.get(name))}, expected {shape}."
+                )
+        weights: dict[str, Tensor] = {}
+        for name, value in expected.items():
+            stored = file.get_tensor(name)
+            if stored.dtype in (FLOATS if value.is_floating_point() else [value.dtype]):
+                # a copy, because the stored tensor is a part of the file
+                weights[name] = stored.to(value.dtype, copy=True)
+            if name not in weights or not weights[name].isfinite().all():
+                raise UserError(
+                    f"The weights {name} in {path}, of dtype {stored.dtype}, are not finite as "
+                    f"{value.dtype}, or cannot be converted. Use another file."
+                )
+    return weights
 
 
 class PretrainedModel(nn.Module):
@@ -82,11 +180,7 @@ class PretrainedModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the weights, float32 or float64.
-
-        Raises:
-            UserError: for a lower precision, which is too imprecise for a likelihood.
-        """
+        """Dtype of the weights, float32 or float64. Others are too imprecise for a likelihood."""
         dtype = self._first_tensor().dtype
         if dtype not in (torch.float32, torch.float64):
             raise UserError(f"The weights are {dtype}. Convert the model to float32 or float64.")
@@ -123,15 +217,11 @@ class PretrainedModel(nn.Module):
             UserError: for a missing or incomplete folder, weights that are damaged, not finite or
                 do not match the configuration, or another kind or version of model.
         """
-        folder = find_folder(name_or_path)
-        device = available_device(device)
+        folder, device = find_folder(name_or_path), available_device(device)
         config = read_config(cls.config_class, folder, cls.kind)
-        # check names and shapes on the meta device before allocating weights
-        with torch.device("meta"):
-            check_weights(cls(config), folder / WEIGHTS_FILE)
-        with initial_weights(0):  # keeps the global random state
+        with torch.device("meta"):  # allocates no weights
             model = cls(config)
-        load_weights(model, folder / WEIGHTS_FILE)
+        model.load_state_dict(read_weights(folder / WEIGHTS_FILE, model), assign=True)
         return model.to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
@@ -158,11 +248,10 @@ class PretrainedModel(nn.Module):
         return self.likelihood(images, **options).log_prob
 
     def push_to_hub(self, repository: str, private: bool = False) -> str:
-        """Upload the model and a model card to the Hugging Face hub; return the URL of the commit.
-        Creates the repository if it does not exist.
+        """Upload the model and a card to the Hugging Face hub; return the URL of the commit.
 
         Args:
-            repository: hub id "owner/name", as for ``from_pretrained``.
+            repository: hub id "owner/name". A missing repository is created.
             private: whether a new repository is private.
 
         Raises:
@@ -184,9 +273,8 @@ class PretrainedModel(nn.Module):
                 api.create_repo(repository, private=private, exist_ok=True)
                 commit = api.upload_folder(repo_id=repository, folder_path=folder)
             except Exception as error:
-                raise UserError(
-                    f"Could not upload the model to '{repository}': {first_line(error)}"
-                ) from None
+                text = f"Could not upload the model to '{repository}': {shorten(error)}"
+                raise UserError(text) from None
         return commit.commit_url
 
 

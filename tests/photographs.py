@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from ebm_app.folders import BUNDLED
+from ebm_app.pretrained import BUNDLED
 
 #: Height and width in pixels
 SHAPE = (480, 640)

@@ -224,7 +224,9 @@ def test_push_to_hub_uploads_model_and_card(ebm, tmp_path, monkeypatch):
     assert again.config == CONFIG and not again.training
     assert torch.equal(again.log_prob(images(1)), ebm.log_prob(images(1)))
     hub.create_repo.side_effect = PermissionError("401 Unauthorized\nlog in first")
-    assert error_of(ebm.push_to_hub, "others/x").endswith("'others/x': 401 Unauthorized")
+    assert error_of(ebm.push_to_hub, "others/x").endswith(
+        "'others/x': 401 Unauthorized log in first"
+    )
 
 
 @pytest.mark.parametrize("estimator", ["elbo", "time_integral", "probability_flow"])

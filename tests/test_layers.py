@@ -24,7 +24,6 @@ LAYERS = (
     ("nets",),
     ("spaces",),
     ("pretrained",),
-    ("folders",),
     ("config", "command_line"),
     ("paths", "data"),
     ("utils",),

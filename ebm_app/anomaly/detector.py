@@ -21,8 +21,7 @@ from ebm_app.anomaly.scores import (
 )
 from ebm_app.data.levels import checked_levels
 from ebm_app.ebm import EBM
-from ebm_app.folders import find_folder
-from ebm_app.pretrained import fingerprint
+from ebm_app.pretrained import find_folder, fingerprint
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Fraction, PathArgument, check_argument
 from ebm_app.utils.files import read_json, read_tensors, report_damage, write_json, write_tensors

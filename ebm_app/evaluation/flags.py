@@ -11,7 +11,7 @@ from ebm_app.config import Margin
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import images_for
-from ebm_app.folders import find_folder, is_pipeline
+from ebm_app.pretrained import find_folder, is_pipeline
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import AtLeastTwo, BatchSize, Draws, NumLevels, configuration, setting
 from ebm_app.utils.processes import make_accelerator

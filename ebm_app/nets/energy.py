@@ -91,7 +91,9 @@ class LevelMixture(nn.Module):
         self.register_buffer("log_weights", torch.zeros(channels, num_levels))
         frequent = torch.arange(min(NUM_FREQUENT, num_levels))
         self.register_buffer("frequent", frequent.repeat(channels, 1))
-        c = -1 + (2 * torch.arange(num_levels, dtype=torch.float64) + 1) / num_levels
+        # not in the state_dict: derived from the arguments, so never on the meta device
+        steps = torch.arange(num_levels, dtype=torch.float64, device="cpu")
+        c = -1 + (2 * steps + 1) / num_levels
         angles = [2 * math.pi * frequency * c for frequency in frequencies]
         waves = [wave for angle in angles for wave in (angle.sin(), angle.cos())]
         self.register_buffer("waves", torch.stack([*waves, c], 1), persistent=False)

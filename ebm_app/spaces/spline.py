@@ -40,10 +40,11 @@ class Conditioner(nn.Module):
     def __init__(self, mask: Tensor, out_channels: int) -> None:
         super().__init__()
         channels, height, width = mask.shape
-        rows = torch.linspace(-1, 1, height)[None, :, None].expand(1, height, width)
-        columns = torch.linspace(-1, 1, width)[None, None, :].expand(1, height, width)
-        position = torch.cat([mask.float(), rows, columns])[None]
-        # not in the state_dict: derived from the arguments
+        rows = torch.linspace(-1, 1, height, device="cpu")[None, :, None]
+        columns = torch.linspace(-1, 1, width, device="cpu")[None, None, :]
+        planes = (plane.expand(1, height, width) for plane in (rows, columns))
+        position = torch.cat([mask.float(), *planes])[None]
+        # not in the state_dict: derived from the arguments, so never on the meta device
         self.register_buffer("mask", mask, persistent=False)
         self.register_buffer("position", position, persistent=False)
         self.first = _convolution(2 * channels + 2, HIDDEN)
@@ -91,12 +92,10 @@ class Coupling(Space):
 
     def __init__(self, image_shape: Sequence[int], parity: int) -> None:
         super().__init__()
-        indices = torch.cartesian_prod(*(torch.arange(size) for size in image_shape))
-        is_kept = indices.sum(1) % 2 == parity
-        # argsort, because selection by value fails on the meta device
-        moved = is_kept.int().argsort(stable=True)[: (len(is_kept) + parity) // 2]
-        # not in the state_dict: derived from the arguments
-        self.register_buffer("transformed", moved, persistent=False)
+        sizes = (torch.arange(size, device="cpu") for size in image_shape)
+        is_kept = torch.cartesian_prod(*sizes).sum(1) % 2 == parity
+        # not in the state_dict: derived from the arguments, so never on the meta device
+        self.register_buffer("transformed", (~is_kept).nonzero()[:, 0], persistent=False)
         out_channels = image_shape[0] * sum(self.sizes)
         self.conditioner = Conditioner(is_kept.view(*image_shape), out_channels)
 

@@ -3,8 +3,6 @@
 A checkpoint is a model folder (the averaged weights) with a subfolder ``state``, which holds the
 state of the run. It is written under a temporary name, then renamed; older checkpoints are deleted
 last. An interruption or a full disk therefore always leaves the previous checkpoint intact.
-
-This module does not import torch, so that a non-empty output folder is reported immediately.
 """
 
 import os
@@ -18,7 +16,13 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ebm_app.config import without_removed
-from ebm_app.folders import CONFIG_FILE, PREFIX, WEIGHTS_FILE, checkpoints
+from ebm_app.pretrained import (
+    CONFIG_FILE,
+    PREFIX,
+    WEIGHTS_FILE,
+    PretrainedModel,
+    checkpoints,
+)
 from ebm_app.training.config import AnyRun
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE, files
 from ebm_app.utils.errors import UserError, shorten
@@ -27,7 +31,6 @@ from ebm_app.utils.fields import STRICT, Count, from_dict
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ebm_app.pretrained import PretrainedModel
     from ebm_app.training.trainer import Trainer
 
 STATE = "state"
@@ -194,7 +197,7 @@ def _last_intact(output_dir: Path) -> Path:
 
 def save_checkpoint(
     folder: Path,
-    model: "PretrainedModel",
+    model: PretrainedModel,
     tensors: "dict[str, Tensor]",
     trainer: dict[str, Any],
     limit: int,

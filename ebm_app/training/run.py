@@ -15,7 +15,7 @@ from accelerate.utils import DynamoBackend, broadcast_object_list
 
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
-from ebm_app.folders import check_weights, load_weights
+from ebm_app.pretrained import read_weights
 from ebm_app.training import checkpoint
 from ebm_app.training.config import Run, changes_of
 from ebm_app.training.metrics import save_training_figure
@@ -125,8 +125,7 @@ def resume_run(trainer: Trainer, name: str) -> None:
         checkpoint.load(trainer, folder)
     if trainer.now.best is not None:
         trained = {name: value.clone() for name, value in ebm.state_dict().items()}
-        check_weights(ebm, best)
-        load_weights(ebm, best)
+        ebm.load_state_dict(read_weights(best, ebm))
         on_main(trainer.accelerator, lambda: ebm.save_pretrained(trainer.output_dir))
         ebm.load_state_dict(trained)
     if trainer.accelerator.is_main_process:

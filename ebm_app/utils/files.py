@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import uuid4
 
+from pydantic_core import from_json
 from safetensors import SafetensorError, safe_open
 
 from ebm_app.utils.errors import UserError, shorten
@@ -88,8 +89,8 @@ def read_json(path: Path) -> dict[str, Any]:
     with open_file(path) as file:
         content = file.read()
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        data = from_json(content)  # refuses deep nesting and lone surrogates
+    except ValueError as error:
         raise UserError(f"{path} is not a JSON object: {shorten(error)}.") from None
     if not isinstance(data, dict):
         raise UserError(f"{path} is not a JSON object, but a {type(data).__name__}.")

@@ -17,7 +17,7 @@ from annotated_types import Ge, Le
 from pydantic import StringConstraints
 
 from ebm_app.command_line import CommonFlags, parse, run_script
-from ebm_app.folders import BUNDLED, CONFIG_FILE, find_folder
+from ebm_app.pretrained import BUNDLED, CONFIG_FILE, find_folder
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.processes import resolve_device

@@ -10,8 +10,7 @@ from ebm_app.data.pictures import prepare_image
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.trace import plot_trace, trace
-from ebm_app.folders import PREFIX
-from ebm_app.pretrained import CARD_FILE
+from ebm_app.pretrained import CARD_FILE, PREFIX
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.utils import METRICS_FILE
 
@@ -36,7 +35,7 @@ def model_card(name: str, *, models: Models) -> tuple[str, Figure | None, Figure
     weights = sum(tensor.numel() for tensor in ebm.state_dict().values())
     (channels, height, width), levels = ebm.config.image_shape, ebm.config.num_levels
     text = f"**{name}**: {channels} × {height} × {width}, {levels} levels, {weights:,} weights"
-    metrics = read_metrics(run / METRICS_FILE)
+    metrics = read_metrics(run / METRICS_FILE) if is_inside(run, METRICS_FILE) else []
     curves = training_figure(metrics) if metrics else None
     return f"{text}\n\n{read_card(run)}", curves, running_integral(folder, ebm, models.data_root)
 
@@ -50,12 +49,17 @@ def running_integral(folder: Path, ebm: EBM, data_root: str) -> Figure | None:
     return traced and plot_trace(traced)
 
 
+def is_inside(folder: Path, name: str) -> bool:
+    """Whether a folder has a file with this name that is not a link to another folder."""
+    path = folder / name
+    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
+
+
 def read_card(folder: Path) -> str:
     """Return the card in a folder without its metadata and pictures, or an empty text."""
-    path = folder / CARD_FILE
-    if not path.is_file():
+    if not is_inside(folder, CARD_FILE):
         return ""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")
     if text.startswith("---\n"):
         text = text.partition("\n---\n")[2]
     return "\n".join(line for line in text.split("\n") if not line.startswith("!["))

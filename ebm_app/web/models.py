@@ -8,7 +8,7 @@ from ebm_app.anomaly.detector import FITTED_FILE, AnomalyDetector, UnfittedError
 from ebm_app.config import EBMConfig
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.reference import BITS_FILE, HeldOutBits
-from ebm_app.folders import WEIGHTS_FILE, read_config
+from ebm_app.pretrained import WEIGHTS_FILE, read_config
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 

@@ -18,7 +18,7 @@ from ebm_app.anomaly import AnomalyDetector
 from ebm_app.anomaly.detector import FITTED_FILE, RECORD_FILE, UnfittedError
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
-from ebm_app.folders import BUNDLED
+from ebm_app.pretrained import BUNDLED
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,33 @@
-"""Denoisers: exact networks in each parametrisation and schedule, and errors."""
+"""Denoisers and diffusers pipelines: exact networks in each parametrisation, and errors."""
 
+import json
 import math
+import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import error_of
+from conftest import error_of, load_script
+from diffusers import (
+    DDIMPipeline,
+    DDIMScheduler,
+    DDPMPipeline,
+    DDPMScheduler,
+    EulerDiscreteScheduler,
+    PNDMScheduler,
+    UNet2DModel,
+)
 from exact import F64, PixelMixture, generator, noise_of, normal
 from torch import nn
 from torch.distributions import Normal
 
 from ebm_app import EBM, AlphasCumprod, AlphaSigma
+from ebm_app.anomaly import AnomalyDetector
 from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
-from ebm_app.nets.denoisers import NOISE_OF, DenoiserModel, NoiseSchedule
+from ebm_app.nets.denoisers import FACTORS, DenoiserModel
+from ebm_app.pretrained import PIPELINE_FILE
 from ebm_app.sampling import DPMSampler
+from ebm_app.training.ebm import latent_flow
 from ebm_app.utils.tensors import derivative, expand_like
 
 SHAPE = (1, 4, 4)
@@ -41,10 +56,15 @@ SCHEDULES = {
     "flow": FLOW,
     "cosine": COSINE,
 }
+#: Noise at the last time, standard deviation of pixels in levels, and the cost in bits per dim
+COSTS = [
+    *((0.001, 25.5, 0.925), (0.002, 25.5, 0.115), (0.004, 25.5, 0.0), (0.02, 25.5, 0.007)),
+    *((0.004, 2.5, 0.03), (0.01, 2.5, 0.167), (0.02, 2.5, 0.514)),
+]
 each_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 
 
-def exact_net(data: PixelMixture, prediction: str, schedule: NoiseSchedule):
+def exact_net(data: PixelMixture, prediction: str, schedule: AlphaSigma):
     """Return the exact network of ``data``."""
 
     def net(x, time):
@@ -64,23 +84,25 @@ def exact(data, prediction, schedule, shape=SHAPE):
     return EBM.from_denoiser(net, shape, prediction, schedule).double()
 
 
+def check_score(model, data, alpha, sigma):
+    """Compare the Stein score of a model, at points of its path, with that of the data."""
+    t = torch.tensor([0.0, 0.01, 0.5, 0.9, 1.0], dtype=F64)
+    x = normal((len(t), *SHAPE)).requires_grad_()
+    a, s = alpha(t), sigma(t)
+    r = torch.hypot(a, s)
+    log_p = [data.log_density(*row) for row in zip(x[:, None], a / r, s / r, strict=True)]
+    (expected,) = torch.autograd.grad(torch.cat(log_p).sum(), x)
+    torch.testing.assert_close(model.score(x.detach(), t), expected, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(model.path.variance(t), (s / r).square())
+
+
 @each_schedule
-@pytest.mark.parametrize("prediction", NOISE_OF)
+@pytest.mark.parametrize("prediction", FACTORS)
 def test_score_is_that_of_the_rescaled_data(schedule, prediction):
-    model = DenoiserModel(
-        exact_net(TWO_MODES, prediction, schedule), prediction, schedule
-    ).double()
-    x = normal((3, *SHAPE)).requires_grad_()
-    for t in (0.01, 0.5, 0.9, 1.0):
-        time = schedule.t_noise + (schedule.t_data - schedule.t_noise) * torch.tensor(t, dtype=F64)
-        a, s = schedule.alpha(time).item(), schedule.sigma(time).item()
-        r = math.hypot(a, s)
-        log_p = TWO_MODES.log_density(x, a / r, s / r)
-        (expected,) = torch.autograd.grad(log_p.sum(), x)
-        torch.testing.assert_close(model.score(x.detach(), t), expected, rtol=1e-7, atol=1e-7)
-        assert model.path.variance(torch.tensor([t], dtype=F64)).item() == pytest.approx(
-            (s / r) ** 2
-        )
+    net = exact_net(TWO_MODES, prediction, schedule)
+    model = DenoiserModel(net, prediction, schedule).double()
+    alpha, sigma = (lambda t, f=f: f(schedule.time(t)) for f in (schedule.alpha, schedule.sigma))
+    check_score(model, TWO_MODES, alpha, sigma)
 
 
 def bits(nats, num_dims=16):
@@ -113,6 +135,7 @@ def test_estimators_match_the_density_at_the_last_time(data, prediction, schedul
     excess = bits(bound.value - expected)
     stderr = excess.std().item() / math.sqrt(len(y))
     assert abs(excess.mean()) < 1e-3 + 3 * stderr and stderr < 0.02
+    assert bits(bound.error.square().mean().sqrt()) == pytest.approx(excess.std().item(), rel=0.3)
 
 
 @each_pair
@@ -134,9 +157,39 @@ def test_bits_of_images_match_the_closed_form(data, prediction, schedule):
         assert -3 * stderr < excess.mean() < 0.002 + 3 * stderr and stderr < error
 
 
+def edm(end):
+    return AlphaSigma(torch.ones_like, lambda sigma: sigma, t_noise=80.0, t_data=end)
+
+
+def cost_of_end(std, noise):
+    """Return the bits per dim that noise at the last time costs for smooth pixels; both standard
+    deviations are in levels: -log q(x | level) + log P(level | x), and the blur of the data."""
+    e = torch.linspace(-12, 12, 2001, dtype=F64)
+    weights, steps = torch.softmax(-e.square() / 2, 0), torch.arange(-80, 81)
+    sums = (-(e[:, None] - steps / noise).square() / 2).logsumexp(1)
+    narrow = (weights @ sums).item() - math.log(noise * math.sqrt(2 * math.pi))
+    return bits(narrow, 1) + math.log2(1 + (noise / std) ** 2) / 2
+
+
+@pytest.mark.parametrize(("end", "std", "expected"), COSTS)
+def test_last_noise_costs_bits_as_documented(end, std, expected):
+    """Too little noise costs more than half a level of it, because q(x | level) is narrower than
+    the cell of the level."""
+    noise = end * 255 / 2
+    assert cost_of_end(std, noise) == pytest.approx(expected, abs=0.005)
+    data, shape = PixelMixture((0.1,), std / 127.5), (1, 16, 16)
+    levels = ((data.draw((64, *shape)) + 1) / 2 * 255).round()
+    edges = torch.stack([2 * (levels - 0.5) / 255 - 1, 2 * (levels + 0.5) / 255 - 1])
+    low, high = Normal(0.1, data.std).cdf(edges)
+    ebm = exact(data, "x0", edm(end), shape)
+    found = ebm.likelihood(levels.to(torch.uint8), num_nodes=64).bits_per_dim
+    excess = found + bits((high - low).log().flatten(1).sum(1), 256)
+    stderr = excess.std().item() / 8
+    assert stderr < 0.01 and abs(excess.mean().item() - expected) < 0.003 + 3 * stderr
+
+
 def test_bits_of_sharp_grey_levels_match_their_entropy():
-    """An exact network of levels of standard deviation 2.5: noise of a quarter of a level costs
-    less than 0.01 bits."""
+    """A network that resolves levels: noise of a quarter of a level costs less than 0.01 bits."""
     centres = torch.linspace(-1, 1, 256, dtype=F64)
     log_p = (-((255 * (centres + 1) / 2 - 140.3) ** 2) / (2 * 2.5**2)).log_softmax(0)
 
@@ -146,8 +199,7 @@ def test_bits_of_sharp_grey_levels_match_their_entropy():
 
     levels = torch.multinomial(log_p.exp(), 16 * 256, True, generator=generator(5))
     levels = levels.reshape(16, 1, 16, 16)
-    schedule = AlphaSigma(torch.ones_like, lambda sigma: sigma, t_noise=80.0, t_data=0.002)
-    ebm = EBM.from_denoiser(net, (1, 16, 16), "x0", schedule).double()
+    ebm = EBM.from_denoiser(net, (1, 16, 16), "x0", edm(0.002)).double()
     expected = bits(-log_p[levels].flatten(1).sum(1), 256)
     excess = ebm.likelihood(levels.to(torch.uint8), num_nodes=32).bits_per_dim - expected
     stderr = excess.std().item() / 4
@@ -161,6 +213,23 @@ def test_samples_have_the_pixels_of_the_data():
     assert last.x.abs().mean() == pytest.approx(0.5, abs=0.02)
     found = ebm.sample(3, seed=1)
     assert found.shape == (3, *SHAPE) and (found * 255 - (found * 255).round()).abs().max() < 1e-4
+
+
+def test_network_may_change_its_input_in_place():
+    net = exact_net(GAUSSIAN, "v", FLOW)
+
+    def in_place(x, time):
+        out = net(x, time)
+        x.mul_(0)
+        time.mul_(0)
+        return out
+
+    images = ((GAUSSIAN.draw((2, *SHAPE)) + 1) / 2 * 255).round() / 255
+    for prediction in ("v", "velocity"):
+        expected, found = (
+            EBM.from_denoiser(own, SHAPE, prediction, FLOW).double() for own in (net, in_place)
+        )
+        assert torch.equal(found.log_prob(images), expected.log_prob(images))
 
 
 def test_integer_steps_give_nearly_the_same_bound():
@@ -244,16 +313,152 @@ def test_wrong_arguments_are_reported(net):
     assert "got a dict" in error(net={})
     assert "gpu" in error(device="gpu")
     assert "image_shape" in error(shape=(8, 8)) and "num_levels" in error(num_levels=1)
-    assert "schedule" in error(schedule=torch.ones(3))
+    assert "got a Tensor" in error(schedule=torch.ones(3))
     rising, falling = (lambda u: u), (lambda u: 1 - u)
-    assert "is -inf at t_noise = 0.0" in schedule_error(rising, falling)
-    assert "is inf at t_data = 1.0" in schedule_error(rising, falling, 0.1)
-    assert "Swap the times" in schedule_error(rising, falling, 0.9, 0.1)
-    assert "t_data" in schedule_error(rising, falling, 0.1, math.nan)
+    assert "t_noise = 0.0 to t_data = 1.0, got -inf" in schedule_error(rising, falling)
+    assert "and inf" in schedule_error(rising, falling, 0.1)
+    assert "got 4.394 and -4.394" in schedule_error(rising, falling, 0.9, 0.1)
+    assert "t_data = nan" in schedule_error(rising, falling, 0.1, math.nan)
     assert "torch functions" in schedule_error(lambda u: math.cos(u), rising)
     assert "differentiable" in schedule_error(lambda u: u.detach(), torch.ones_like, 0.1)
     for abar in (torch.linspace(0.1, 0.9, 9), torch.ones(9), torch.tensor([0.9, 0.1])):
         assert "at least 3 values" in error_of(AlphasCumprod, abar)
-    assert "shape (N,)" in error_of(AlphasCumprod, torch.ones(2, 2))
     for wrong in (lambda x, time: x[:, :, 1:], lambda x, time: (x,)):
         assert "(32, 1, 4, 4), got " in error_of(ebm_of(wrong).log_prob, IMAGES)
+
+
+BLOCKS = {
+    "down_block_types": ("DownBlock2D",),
+    "up_block_types": ("UpBlock2D",),
+    "block_out_channels": (8,),
+    "norm_num_groups": 8,
+    "layers_per_block": 1,
+    "attention_head_dim": 8,
+}
+BLANK = torch.zeros(1, 1, 8, 8)
+
+
+class ExactNet(UNet2DModel):
+    """Exact network of two modes for a scheduler, with a predicted variance that is ignored."""
+
+    def __init__(self, scheduler):
+        super().__init__(4, 1, 2, **BLOCKS)
+        kinds = {"epsilon": "noise", "v_prediction": "v", "sample": "x0"}
+        schedule = AlphasCumprod(scheduler.alphas_cumprod)
+        self.net = exact_net(TWO_MODES, kinds[scheduler.config.prediction_type], schedule)
+
+    def forward(self, x, step):
+        out = self.net(x, step)
+        return SimpleNamespace(sample=torch.cat([out, out + 1], 1))
+
+
+SCALED = {"beta_schedule": "scaled_linear", "beta_end": 0.03}
+ZERO_SNR = {"rescale_betas_zero_snr": True}
+CASES = [
+    (DDPMScheduler, {"beta_schedule": "squaredcos_cap_v2"}),
+    (DDIMScheduler, {"prediction_type": "v_prediction", **SCALED}),
+    (DDIMScheduler, {"prediction_type": "v_prediction", **ZERO_SNR}),
+    (DDPMScheduler, {"prediction_type": "sample"}),
+    (EulerDiscreteScheduler, SCALED),
+    (EulerDiscreteScheduler, ZERO_SNR),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), CASES)
+def test_pipeline_has_the_score_and_levels_of_its_data(kind, settings):
+    scheduler = kind(**settings)
+    with pytest.warns(UserWarning, match="variance .* is ignored"):
+        ebm = EBM.from_diffusers((ExactNet(scheduler), scheduler)).double()
+    abar = scheduler.alphas_cumprod.double()
+    last = (abar > 2**-24).sum() - 1
+
+    def at(values):  # linear in the log signal-to-noise ratio between steps
+        def interpolated(t):
+            ratios, step = torch.logit(abar[: last + 1]), last * (1 - t)
+            low = step.long().clamp(max=last - 1)
+            return (
+                torch.lerp(ratios[low], ratios[low + 1], step - low).mul(values).sigmoid().sqrt()
+            )
+
+        return interpolated
+
+    check_score(ebm.model, TWO_MODES, at(1), at(-1))
+    x = ebm.space.encode((torch.arange(256, dtype=F64)[None] + 0.5) / 256)
+    torch.testing.assert_close(x[0], torch.linspace(-1, 1, 256, dtype=F64))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    torch.manual_seed(0)
+    pipeline = DDPMPipeline(UNet2DModel(8, 1, 1, **BLOCKS), DDPMScheduler(num_train_timesteps=20))
+    pipeline.save_pretrained(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def test_pipeline_folder_is_a_model(folder, tmp_path):
+    state = torch.get_rng_state()
+    ebm = EBM.from_pretrained(folder)
+    assert torch.equal(torch.get_rng_state(), state)
+    pipeline = DDIMPipeline.from_pretrained(folder)
+    same = EBM.from_diffusers(pipeline)
+    assert next(same.parameters()) is next(pipeline.unet.parameters())  # its own weights
+    assert torch.equal(ebm.log_prob(BLANK), same.log_prob(BLANK))
+    assert "Save its network" in error_of(lambda: ebm.save_pretrained(tmp_path))
+    flags = [str(folder), "--device", "cpu", "--output_dir", str(tmp_path / "out")]
+    data = ["--dataset", "digits", "--num_levels", "17", "--limit", "3", "--repeats", "1"]
+    few = ["--estimator", "all", "--estimator_args", "num_steps=2", "max_refinements=0"]
+    found = load_script("evaluate/bpd.py").main([*flags, *data, *few])
+    assert list(found["estimators"]) == ["elbo", "probability_flow"]
+    drawn = load_script("sample/ebm.py").main([*flags, "--num_images", "2", "--num_steps", "3"])
+    assert drawn["nfe"] == 4
+
+
+def test_flat_folder_of_older_pipelines_is_read(folder, tmp_path):
+    flat = shutil.copytree(folder / "unet", tmp_path / "flat")
+    for file in (folder / "scheduler" / "scheduler_config.json", folder / PIPELINE_FILE):
+        shutil.copy(file, flat)
+    expected = EBM.from_pretrained(folder).log_prob(BLANK)
+    assert torch.equal(EBM.from_pretrained(flat).log_prob(BLANK), expected)
+
+
+def test_unsupported_uses_of_a_pipeline_are_refused(folder):
+    assert latent_flow(folder) is None  # it has pixels, not a latent space
+    noise = torch.rand(99, 1, 8, 8).round()
+    assert "Anomaly detection needs" in error_of(AnomalyDetector(folder).fit, noise)
+    assert "num_levels" in error_of(EBM.from_diffusers, folder, num_levels=1)
+    bpd = load_script("evaluate/bpd.py").main
+    assert "Choose a data set" in error_of(bpd, [str(folder)])
+    assert "17 levels, got --num_levels 256" in error_of(bpd, ["digits", "--num_levels", "256"])
+
+
+def test_unsupported_pipelines_are_reported(folder):
+    net, scheduler = UNet2DModel(8, 1, 1, **BLOCKS), DDPMScheduler()
+    wrong = [
+        ((net, PNDMScheduler()), "unknown scheduler 'PNDMScheduler'"),
+        ((net, DDPMScheduler(prediction_type="flow")), "unknown prediction_type 'flow'"),
+        ((net, EulerDiscreteScheduler(timestep_type="continuous")), "continuous timesteps"),
+        ((UNet2DModel(8, 1, 3, **BLOCKS), scheduler), "3 outputs"),
+        ((UNet2DModel(8, 1, 1, num_class_embeds=3, **BLOCKS), scheduler), "class labels"),
+        (net, "got a UNet2DModel"),
+    ]
+    for source, message in wrong:
+        assert message in error_of(EBM.from_diffusers, source)
+    for name, change, message in (
+        (PIPELINE_FILE, {"_class_name": "KarrasVePipeline"}, "unknown pipeline 'Karras"),
+        ("scheduler/scheduler_config.json", {"num_train_timesteps": 2**64}, "Cannot read"),
+        ("unet/config.json", {"act_fn": 0.5}, "Cannot read"),
+        ("unet/config.json", {"block_out_channels": [16]}, "Cannot read"),
+    ):
+        whole = (folder / name).read_text()
+        (folder / name).write_text(json.dumps({**json.loads(whole), **change}))
+        assert message in error_of(EBM.from_pretrained, folder)
+        (folder / name).write_text(whole)
+
+
+def test_weights_that_are_not_safetensors_are_refused(folder):
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    state = UNet2DModel(8, 1, 1, **BLOCKS).state_dict()
+    torch.save(state, weights.with_suffix(".bin"))  # pickled
+    weights.unlink()
+    message = error_of(EBM.from_pretrained, folder)
+    assert "save_pretrained, which writes safetensors" in message

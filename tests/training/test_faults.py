@@ -1,19 +1,21 @@
 """Damaged models and recorded settings raise a UserError, or load without harm."""
 
 import json
+import resource
 import shutil
+import time
 from copy import copy
 from itertools import cycle
 
 import pytest
 import torch
 from conftest import GREY
-from safetensors.torch import load, save
+from safetensors.torch import load, save, save_file
 
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.folders import BUNDLED
+from ebm_app.pretrained import BUNDLED
 from ebm_app.training.config import Train, read_settings, with_settings
 from ebm_app.training.ebm import make_config
 from ebm_app.training.recipes import DIGITS
@@ -31,6 +33,11 @@ VALUES = (
 OFFSETS = cycle(range(8))
 
 
+def every_tensor(change):
+    """Return a function that changes all tensors of a file."""
+    return lambda content: save({name: change(value) for name, value in load(content).items()})
+
+
 def first_tensor(change):
     """Return a function that changes the first tensor of a file, or deletes it for None."""
 
@@ -45,12 +52,16 @@ def first_tensor(change):
 #: Damage to the bytes of a file
 DAMAGE = {
     "deep": ("config.json", lambda text: b"[" * 100_000),
+    "nested": ("config.json", lambda text: text.replace(b"17", b"[" * 400 + b"]" * 400)),
+    "surrogate": ("config.json", lambda text: text.replace(b"digits", rb"\ud800")),
     "not finite": ("config.json", lambda text: text.replace(b"17", b"NaN")),
     "version": ("config.json", lambda text: text.replace(b'_version": 1', b'_version": 2')),
     "kind": ("config.json", lambda text: text.replace(b'"kind": "', b'"kind": "no ')),
     "short header": ("model.safetensors", lambda content: content[:20]),
     "short weights": ("model.safetensors", lambda content: content[:-9]),
     "nan": ("model.safetensors", first_tensor(lambda value: value * torch.nan)),
+    "float8": ("model.safetensors", every_tensor(lambda value: value.to(torch.float8_e4m3fn))),
+    "float32": ("model.safetensors", every_tensor(lambda x: torch.full_like(x.double(), 1e300))),
     "integers": ("model.safetensors", first_tensor(lambda value: value.to(torch.int64))),
     "other shape": ("model.safetensors", first_tensor(lambda value: value[None])),
     "missing": ("model.safetensors", first_tensor(None)),
@@ -111,6 +122,30 @@ def test_damaged_files_are_refused(model, name, damage):
     path = model[1] / name
     path.write_bytes(damage(path.read_bytes()))
     assert error_of_loading(model)
+
+
+def test_huge_network_with_few_weights_is_refused_quickly(model):
+    kind, folder = model
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    data = json.loads((folder / "config.json").read_text())
+    if kind is EBM:  # 10^11 weights
+        data |= {"image_shape": [1, 4096, 4096]}
+        data["net"] |= {"block_out_channels": [4096] * 8, "layers_per_block": 8}
+    else:
+        data |= {"image_shape": [1, 1024, 2048]}
+    (folder / "config.json").write_text(json.dumps(data))
+    assert "does not match" in error_of_loading(model)
+    assert time.perf_counter() - began < 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes
+
+
+def test_lower_precision_is_converted(tmp_path):
+    folder = shutil.copytree(BUNDLED / "digits", tmp_path / "digits")
+    expected = EBM.from_pretrained("digits").state_dict()
+    weights = folder / "model.safetensors"
+    save_file({name: value.bfloat16() for name, value in expected.items()}, weights)
+    for name, value in EBM.from_pretrained(folder).state_dict().items():
+        assert torch.equal(value, expected[name].bfloat16().float())
 
 
 def test_removed_field_of_a_model_is_ignored_unless_in_use(tmp_path):

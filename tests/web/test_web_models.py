@@ -1,6 +1,7 @@
 """Tabs of the page that use one model: score, generate, diagnostics."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from ebm_app.ebm import EBM
 from ebm_app.evaluation.drawings import read_upload
 from ebm_app.evaluation.held_out import stored_samples
 from ebm_app.evaluation.reference import HeldOutBits, save_bits
-from ebm_app.folders import BUNDLED
+from ebm_app.pretrained import BUNDLED
 from ebm_app.web import card, generate, score, shared
+from ebm_app.web.app import build_app
 from ebm_app.web.models import Models
 
 pytestmark = pytest.mark.usefixtures("page_files")
@@ -183,6 +185,29 @@ def test_model_card_shows_its_text_and_curves(models, tmp_path):
     assert curves.axes[1].lines and len(integral.axes) == 2
     text, curves, integral = card.model_card("colour", models=models)
     assert curves is None and integral is None and "3 × 4 × 8, 256 levels" in text
+
+
+def test_links_out_of_a_model_folder_are_not_read(folder, tmp_path):
+    linked, secret = shutil.copytree(folder / "grey", tmp_path / "linked"), tmp_path / "secret"
+    secret.write_text('{"step": 1, "loss": 2.0}\n')
+    for name in ("README.md", "metrics.jsonl"):
+        (linked / name).symlink_to(secret)
+    text, curves, _ = card.model_card("linked", models=Models({"linked": linked}))
+    assert "step" not in text and curves is None
+    for name in ("README.md", "metrics.jsonl"):
+        (linked / name).unlink()
+        shutil.copy(secret, linked / name)
+    text, curves, _ = card.model_card("linked", models=Models({"linked": linked}))
+    assert "step" in text and curves is not None
+
+
+@pytest.mark.parametrize("value", ["[" * 400 + "]" * 400, r'"\ud800"'])
+def test_page_starts_with_a_damaged_configuration(folder, tmp_path, value):
+    damaged = shutil.copytree(folder / "grey", tmp_path / "damaged")
+    (damaged / "config.json").write_text('{"format_version": 1, "class_names": ' + value + "}")
+    models = Models({"labelled": folder / "labelled", "damaged": damaged})
+    assert build_app(models, seed=5) and models.classes() == ["0", "1", "2"]
+    assert "config.json is not a JSON object" in error_of(models.open, "damaged")
 
 
 def test_choices_have_human_names():

@@ -10,7 +10,7 @@ from conftest import LOGIN, error_of
 from PIL import Image
 
 from ebm_app.command_line import run_script
-from ebm_app.folders import BUNDLED
+from ebm_app.pretrained import BUNDLED
 from ebm_app.utils.errors import UserError
 from ebm_app.web.__main__ import check_auth, find_models
 from ebm_app.web.models import Models
