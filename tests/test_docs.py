@@ -23,7 +23,7 @@ from documents import (
 
 import ebm_app
 from ebm_app.cli.command_line import parse
-from ebm_app.data.images import DATASETS
+from ebm_app.data.datasets import DATASETS
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.nets.unet import NETS
 from ebm_app.objectives.regression import OBJECTIVES

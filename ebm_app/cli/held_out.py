@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import Tensor
 
-    from ebm_app.data.images import ImageData
+    from ebm_app.data.datasets import ImageData
     from ebm_app.ebm import EBM
 
 

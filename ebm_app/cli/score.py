@@ -96,11 +96,11 @@ def read_levels(
 
 def list_images(folder: Path) -> list[Path]:
     """Return the image files below a folder, at least one. Print the number of other files."""
-    from ebm_app.data.folder import EXTENSIONS, is_image, list_files  # slow to import
+    from ebm_app.data.files import SUFFIXES, is_image, list_files  # slow to import
 
     files = list_files(folder)
     images = [folder / name for name in files if is_image(name)]
-    kinds = ", ".join(suffix[1:] for suffix in EXTENSIONS)
+    kinds = ", ".join(suffix[1:] for suffix in SUFFIXES)
     if not images:
         raise UserError(f"'{folder}' has {len(files)} files, but no images. Use {kinds} files.")
     if others := len(files) - len(images):

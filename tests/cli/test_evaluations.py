@@ -9,7 +9,7 @@ import torch
 from conftest import call, figures_of
 
 from ebm_app.cli import ais, bpd, samplers
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
 from ebm_app.utils.output import warn_of_disagreements
