@@ -152,11 +152,13 @@ def labels_of_tables(
         raise UserError(f"'{folder}' has no {METADATA} with a column '{column}'. Add one.")
     if not tables or any(label is None for _, label in rows):
         return None
-    counts = Counter(names)
-    counts.subtract(path for path, _ in rows)
-    for name, count in counts.items():
-        if count:
-            raise UserError(f"'{name}' must be an image with one row in a file {METADATA}.")
+    images, counts = Counter(names), Counter(path for path, _ in rows)
+    for name in [*images, *counts]:
+        if images[name] != 1 or counts[name] != 1:
+            raise UserError(
+                f"Expected one image and one row of {METADATA} for '{name}', got {images[name]} "
+                f"and {counts[name]}. Correct the file."
+            )
     labels = dict(rows)
     return [labels[name] for name in names]
 
@@ -194,14 +196,19 @@ def list_hub(
     loaded = load_hub(name)
     found = named_splits(loaded)
     if "train" not in found:
-        raise UserError(f"The data set has no split train, only {', '.join(loaded)}. Rename one.")
+        raise UserError(
+            f"The data set has no split train, only {', '.join(loaded)}. Rename a split."
+        )
     tables = {split: loaded[own] for split, own in found.items()}
     image, label = choose_columns(tables["train"].features, image_column, label_column)
     names, splits, labels, files = [], [], [], []
     for split, table in tables.items():
         for column in (image, label):
             if type(table.features.get(column)) is not type(tables["train"].features.get(column)):
-                raise UserError(f"The column '{column}' of split {split} is not as in train.")
+                raise UserError(
+                    f"The column '{column}' of split {split} is not as in train. Cast it to one "
+                    "type in all splits."
+                )
         names += [f"image {index}" for index in range(len(table))]
         splits += [split] * len(table)
         labels += labels_of_column(table, label)

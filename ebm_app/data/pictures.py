@@ -84,8 +84,8 @@ def decode(source: Source, formats: Sequence[str] = FORMATS) -> tuple[Image.Imag
         raise
     except Exception as error:  # Pillow's decoders raise many exception types
         raise UserError(
-            f"Cannot read this file as an image. Use an intact {', '.join(formats)} file; save "
-            "others, such as SVG and HEIC, as PNG first."
+            f"This file cannot be read as an image. Use an intact {', '.join(formats[:-1])} or "
+            f"{formats[-1]} file; save others, such as SVG and HEIC, as PNG first."
         ) from error
 
 

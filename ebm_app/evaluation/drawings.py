@@ -85,7 +85,7 @@ def read_upload(
     Raises:
         UserError: if the file cannot be read.
     """
-    picture, notes = read_picture(Path(path))
+    picture, notes = decode_upload(Path(path))
     whole = picture.convert("RGB")
     is_exact = fits(whole, config)
     if config.dataset in FRAMES and frame and not is_exact:
@@ -117,7 +117,7 @@ def fits(whole: Image.Image, config: EBMConfig) -> bool:
     return ImageChops.difference(enlarged, whole).getbbox() is None
 
 
-def read_picture(path: Path) -> tuple[Image.Image, list[str]]:
+def decode_upload(path: Path) -> tuple[Image.Image, list[str]]:
     """Read an image file for display, with notes on what was left out: the first frame of an
     animation, in mode L or RGB, on white where it is transparent.
 

@@ -136,7 +136,7 @@ def test_bad_image_of_a_table_is_named(tmp_path):
             column[row]["path"] = str(tmp_path / f"{row}.png")
     column[9] = None
     made = Dataset.from_dict({"image": column}, features=Features({"image": ImageFeature()}))
-    for name, skipped, words in (("one", 0, "image 7: "), ("two", 8, "image 1: Cannot read")):
+    for name, skipped, words in (("one", 0, "image 7: "), ("two", 8, "image 1: This file cannot")):
         assert words in error_of(load_images, saved(tmp_path / name, made.skip(skipped)))
 
 

@@ -215,7 +215,7 @@ def test_split_folders_may_have_metadata_files(tmp_path):
 def test_metadata_has_one_row_per_image(tmp_path, labels, name):
     fill(tmp_path)
     write_labels(tmp_path, labels if "\n" not in labels else ["a", "b\n1.png,c", *"a" * 58])
-    assert f"'{name}' must be an image with one row" in error_of(load, tmp_path)
+    assert f"one row of metadata.csv for '{name}', got" in error_of(load, tmp_path)
 
 
 def test_unreadable_metadata_is_refused(tmp_path):
@@ -260,7 +260,7 @@ def test_mixed_sizes_need_a_resolution(tmp_path):
 
 def test_bad_file_of_a_folder_is_named(tmp_path):
     (fill(tmp_path) / "bad one.png").write_bytes(b"x")
-    assert error_of(load, tmp_path).startswith("bad one.png: Cannot read")
+    assert error_of(load, tmp_path).startswith("bad one.png: This file cannot be read")
     (tmp_path / "bad one.png").unlink()
     os.mkfifo(tmp_path / "bad one.png")
     assert "bad one.png" in error_of(load, tmp_path)

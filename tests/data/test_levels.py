@@ -80,7 +80,7 @@ def test_last_channels_are_refused(shape):
             assert f"Move channels first with images.{name}(0, 3, 1, 2)." in message
 
 
-def test_other_shapes_are_refused():
+def test_other_layouts_are_refused_with_advice():
     for given, advice in (
         (TENSOR[:, 0], "images[None] for one image, or images[:, None] for grey images"),
         (TENSOR[0, 0], "got (8, 6)"),

@@ -35,8 +35,8 @@ FLAT = Image.new("L", (6, 5), 7)
 LARGE = Image.fromarray(NUMBERS.randint(0, 256, (50, 60)).astype(np.uint8))
 #: name -> content of a file, or None for a pipe, and words of the error
 BAD_FILES = {
-    "truncated": (encoded(LARGE)[:-500], "Cannot read"),
-    "no image": (b"<svg/>", "intact PNG, JPEG, WebP, BMP, TIFF file; save others, such as SVG"),
+    "truncated": (encoded(LARGE)[:-500], "cannot be read"),
+    "no image": (b"<svg/>", "intact PNG, JPEG, WebP, BMP or TIFF file; save others, such as SVG"),
     "16-bit grey": (encoded(Image.fromarray(np.zeros((5, 6), np.uint16))), "8 bits"),
     "16-bit colour": (deep_png(2, 3), "8 bits"),
     "16-bit alpha": (deep_png(6, 4), "8 bits"),
