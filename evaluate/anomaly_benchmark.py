@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ebm_app.command_line import CommonFlags, ModelFlag, parse, run_script
 from ebm_app.config import EBMConfig
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.data.pictures import read_images, to_pil
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.fields import AtLeastTwo, Count, configuration, setting

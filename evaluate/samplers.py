@@ -30,7 +30,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.command_line import CommonFlags, ModelFlag, parse, run_script
-from ebm_app.data.images import ImageData
+from ebm_app.data.datasets import ImageData
 from ebm_app.data.labels import names_of
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.classifier import train_classifier

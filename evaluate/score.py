@@ -28,7 +28,7 @@ from ebm_app.command_line import (
     parse,
     run_script,
 )
-from ebm_app.data.folder import EXTENSIONS, is_image, list_files
+from ebm_app.data.files import SUFFIXES, is_image, list_files
 from ebm_app.data.levels import ImageFormat
 from ebm_app.data.pictures import read_images
 from ebm_app.ebm import EBM
@@ -97,7 +97,7 @@ def list_images(folder: Path) -> list[Path]:
 
     files = list_files(folder)
     images = [folder / name for name in files if is_image(name)]
-    kinds = ", ".join(suffix[1:] for suffix in EXTENSIONS)
+    kinds = ", ".join(suffix[1:] for suffix in SUFFIXES)
     if not images:
         raise UserError(f"'{folder}' has {len(files)} files, but no images. Use {kinds} files.")
     if others := len(files) - len(images):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.command_line import CommonFlags, ModelFlag, parse, run_script
-from ebm_app.data.images import ImageData
+from ebm_app.data.datasets import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.training.config import Train, with_settings
 from ebm_app.training.ebm import build_trainer, make_config

@@ -1,6 +1,7 @@
 """Shared fixtures and helpers: tiny data and models, scripts as modules, and the web app."""
 
 import importlib.util
+import io
 import json
 import os
 import socket
@@ -8,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +26,7 @@ from safetensors.torch import load_file
 from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.command_line import run_script
 from ebm_app.config import EBMConfig
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.data.pictures import to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.reference import save_bits
@@ -160,6 +162,26 @@ def save_picture(path: Path, pixels: np.ndarray, **options) -> str:
     """Save pixels as an image file and return its path."""
     Image.fromarray(pixels.astype(np.uint8)).save(path, **options)
     return str(path)
+
+
+def encoded(image: Image.Image, kind: str = "png", **options) -> bytes:
+    """Return the content of an image file."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def deep_png(colour_type: int, channels: int) -> bytes:
+    """Return a PNG of 6x5 pixels with 16 bits per channel, which Pillow would cut to 8."""
+    content = encoded(Image.new("RGB", (6, 5)))[:8]
+    for kind, data in (
+        (b"IHDR", struct.pack(">IIBBBBB", 6, 5, 16, colour_type, 0, 0, 0)),
+        (b"IDAT", zlib.compress((b"\0" + bytes(6 * 2 * channels)) * 5)),
+        (b"IEND", b""),
+    ):
+        content += struct.pack(">I", len(data)) + kind + data
+        content += struct.pack(">I", zlib.crc32(kind + data))
+    return content
 
 
 def save_digit(path: Path, index: int = 0) -> str:

@@ -22,7 +22,7 @@ import ebm_app
 from ebm_app import EBM
 from ebm_app.anomaly.features import extract_features
 from ebm_app.config import EBMConfig, PathConfig
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.data.levels import to_levels
 from ebm_app.likelihood import VariationalBound
 from ebm_app.nets.unet import UNetConfig

@@ -8,7 +8,7 @@ from conftest import SMALL, call, config_flags, equal_tensors, error_of, figures
 from exact import generator, normal, uniform
 
 from ebm_app import EBM, train
-from ebm_app.data.images import ImageData
+from ebm_app.data.datasets import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.nets.unet import NET_INPUTS

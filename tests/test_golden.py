@@ -20,7 +20,7 @@ from PIL import Image
 
 from ebm_app import EBM, ClassifierRatio, CTSMRatio, Flow, mutual_information, train
 from ebm_app.annealing.chains import METHODS, Annealing, Chains
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import FlowConfig
 from ebm_app.ratios.classifier import NetworkClassifier

@@ -59,33 +59,23 @@ def test_base_install_trains_scores_and_samples(tmp_path, image_folder):
         tmp_path,
         ["train/ebm.py", "--dataset", "digits", "--output_dir", "run", *steps],
         ["train/ebm.py", "--dataset", "mnist", "--output_dir", "mnist", *steps],
+        ["train/ebm.py", "--dataset", f"folder:{image_folder}", "--output_dir", "folder", *steps],
         ["evaluate/bpd.py", "run", "--limit", 2, "--repeats", 1],
         ["sample/ebm.py", "run", "--num_images", 2],
-        [
-            "evaluate/score.py",
-            "digits",
-            image_folder,
-            "--resize",
-            "--repeats",
-            2,
-            "--output",
-            "scores.csv",
-        ],
+        ["evaluate/score.py", "digits", image_folder, "--resize", "--output", "scores.csv"],
     )
-    assert codes == [0] * 5, printed
+    assert codes == [0] * 6, printed
 
 
-def test_missing_package_names_its_extra(tmp_path, image_folder):
+def test_missing_package_names_its_extra(tmp_path):
     (tmp_path / "data" / "cifar10").mkdir(parents=True)
     (tmp_path / "data" / "cifar10" / "train.parquet").touch()
     np.save(tmp_path / "x.npy", np.zeros((9, 2)))
-    names = {"cifar10": "hub", f"folder:{image_folder}": "hub", "hf:mnist": "hub"}
+    names = {"cifar10": "hub", "hf:mnist": "hub"}
     commands = [["train/ebm.py", "--dataset", name, "--output_dir", "run"] for name in names]
-    commands.append(
-        ["evaluate/ratio.py", "--x0", "x.npy", "--x1", "x.npy", "--output_dir", "ratio"]
-    )
+    commands.append(["evaluate/ratio.py", "--x0", "x.npy", "--x1", "x.npy"])
     codes, printed = run_base(tmp_path, *commands)
-    assert codes == [2] * 4
+    assert codes == [2] * 3
     extras = re.findall(
         r"error: \w+ is not installed. Run pip install 'ebm_app\[(\w+)\]'", printed
     )

@@ -1,14 +1,16 @@
-"""Image files: reading with Pillow, conversion to grey levels, and writing as PNG.
+"""Pictures: the reader of image files, conversion to grey levels, and writing as PNG.
 
-Orientation tags are applied; colour profiles are not.
+A picture is read as it is, or refused: 8 bits per channel, opaque, one frame, upright by its
+orientation tag. Colour profiles are not applied.
 """
 
 import io
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,67 +19,87 @@ import torch
 from PIL import Image, ImageFile, ImageOps
 from torch import Tensor
 
-from ebm_app.data.levels import ImageFormat, to_display
+from ebm_app.data.levels import NUM_VALUES, to_display
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import NumLevels, check_argument
+from ebm_app.utils.fields import NumLevels, check_argument, user_errors
 from ebm_app.utils.files import open_file, replace_file
 
-#: Pillow's decoders, selected by file content, not by name
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
+#: Pillow's decoders of files without loss of bits, selected by file content, not by name
+FORMATS = ("PNG", "JPEG", "WebP", "BMP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
-DEEP = "The image '{}' has more than 8 bits per channel. Save it as 8-bit."
+DEEP = "The image has more than 8 bits per channel. Save it as 8-bit."
 #: Path or content of an image file, or a Pillow image
 Source = Path | BinaryIO | Image.Image
 #: Path of an image file, or a Pillow image
 Picture = str | os.PathLike | Image.Image
-#: (image, name in error messages) -> uint8 (C, H, W)
-ToPixels = Callable[[Source, str], Tensor]
+#: Grey or RGB image -> uint8 (C, H, W)
+Convert = Callable[[Image.Image], Tensor]
 
 
-def read_image(source: Source, name: str | None = None) -> Image.Image:
-    """Read an image in mode L (grey) or RGB.
+def read_picture(source: Source, name: str) -> Image.Image:
+    """Read a picture in mode L (grey) or RGB.
 
     Args:
-        name: name of the image in error messages; None for the path.
+        name: name of the image, with which error messages begin.
 
     Raises:
-        UserError: for an unreadable or transparent image, several frames, and more than 8 bits.
+        UserError: for an unreadable or transparent image, several frames, more than 8 bits per
+            channel, and more pixels than Pillow's limit, which is checked before decoding.
     """
-    name = name or str(source)
+    with user_errors(name):
+        picture, is_animated = decode(source)
+        if is_animated:
+            raise UserError("The image has several frames. Save each frame as a file.")
+        if is_transparent(picture):
+            raise UserError("The image is transparent. Save it without an alpha channel.")
+        return to_grey_or_rgb(picture)
+
+
+def read_pixels(source: Source, name: str, convert: Convert) -> Tensor:
+    """Read a picture and convert it to uint8 (C, H, W). Error messages begin with the name."""
+    picture = read_picture(source, name)
+    with user_errors(name):
+        return convert(picture)
+
+
+def decode(source: Source, formats: Sequence[str] = FORMATS) -> tuple[Image.Image, bool]:
+    """Decode the first frame of an 8-bit image, rotated by its orientation tag. Return it in one
+    of ``MODES``, and whether there are other frames.
+
+    Args:
+        formats: names of Pillow's decoders.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             if isinstance(source, Image.Image):
-                return _to_grey_or_rgb(source, name)
+                return _decode(source)
             content = open_file(source) if isinstance(source, Path) else source
-            with content, Image.open(content, formats=FORMATS) as opened:
-                return _to_grey_or_rgb(opened, name)
+            with content, Image.open(content, formats=formats) as opened:
+                return _decode(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         limit = Image.MAX_IMAGE_PIXELS
-        raise UserError(f"The image '{name}' has more than {limit} pixels. Resize it.") from error
+        raise UserError(f"The image has more than {limit:,} pixels. Resize it.") from error
     except UserError:
         raise
     except Exception as error:  # Pillow's decoders raise many exception types
-        raise UserError(f"Cannot read '{name}' as an image. Repair or remove it.") from error
+        raise UserError(
+            f"This file cannot be read as an image. Use an intact {', '.join(formats[:-1])} or "
+            f"{formats[-1]} file; save others, such as SVG and HEIC, as PNG first."
+        ) from error
 
 
-def _to_grey_or_rgb(image: Image.Image, name: str) -> Image.Image:
-    """Decode an opaque 8-bit image of one frame, rotated by its orientation tag, in mode L or
-    RGB."""
+def _decode(image: Image.Image) -> tuple[Image.Image, bool]:
     # MPO is a JPEG format of phones; its first frame is the photo
-    if getattr(image, "is_animated", False) and image.format != "MPO":
-        raise UserError(f"'{name}' has several frames. Save each frame as a file.")
+    is_animated = getattr(image, "is_animated", False) and image.format != "MPO"
     if _has_deep_colours(image):
-        raise UserError(DEEP.format(name))
+        raise UserError(DEEP)
     image = ImageOps.exif_transpose(image)
     if image.mode[0] in "IF":
-        raise UserError(DEEP.format(name))
+        raise UserError(DEEP)
     if image.mode not in MODES:
-        raise UserError(f"The image '{name}' has mode {image.mode}. Save it as grey or RGB.")
-    if image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255:
-        raise UserError(f"The image '{name}' is transparent. Save it without an alpha channel.")
-    image.info.pop("transparency", None)
-    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+        raise UserError(f"The image has mode {image.mode}. Save it as grey or RGB.")
+    return image, is_animated
 
 
 def _has_deep_colours(image: Image.Image) -> bool:
@@ -92,54 +114,81 @@ def _has_deep_colours(image: Image.Image) -> bool:
     return False
 
 
-def to_pixels(item: Source, name: str, resolution: int | None = None) -> Tensor:
-    """Convert an image to uint8 (C, H, W), C = 1 or 3.
-
-    Args:
-        name: name of the image in error messages.
-        resolution: side in pixels. The shorter side is resized to it with an antialiased triangle
-            filter, then the image is centre-cropped. None keeps the size.
-    """
-    image = read_image(item, name)
-    if resolution is not None:
-        image = ImageOps.fit(image, (resolution,) * 2, method=Image.Resampling.BILINEAR)
-    return _pixels_of(image)
+def is_transparent(picture: Image.Image) -> bool:
+    """Whether a pixel of a picture is not opaque."""
+    return picture.has_transparency_data and picture.convert("RGBA").getextrema()[3][0] < 255
 
 
-def _pixels_of(image: Image.Image) -> Tensor:
-    """Return the pixels of a grey or RGB image, uint8 (C, H, W)."""
-    pixels = torch.from_numpy(np.array(image))
+def to_grey_or_rgb(picture: Image.Image) -> Image.Image:
+    """Convert an opaque picture to mode L or RGB."""
+    picture.info.pop("transparency", None)
+    return picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB")
+
+
+def to_pixels(picture: Image.Image) -> Tensor:
+    """Return the pixels of a grey or RGB picture, uint8 (C, H, W)."""
+    pixels = torch.from_numpy(np.array(picture))
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
-def convert_image(
-    item: Source, name: str, image_shape: tuple[int, ...], num_levels: int, resize: bool = False
-) -> Tensor:
-    """Convert an image to the levels of a model, uint8 (C, H, W).
+def nearest_levels(pixels: Tensor, num_levels: int) -> Tensor:
+    """Return the levels nearest to 8-bit pixels, uint8: ``(*) -> (*)``."""
+    shades = to_display(torch.arange(num_levels), num_levels)
+    middles = (shades[1:] + shades[:-1]) / 2
+    return torch.bucketize(pixels.contiguous() / 255, middles).byte()
 
-    Args:
-        image_shape, num_levels: shape (C, H, W) and number of levels of the model's images.
-        resize: centre-crop and resize the image as in ``to_pixels``, convert it to grey or RGB,
-            and round its pixels to the levels.
+
+def exact_levels(picture: Image.Image, image_shape: Sequence[int], num_levels: int) -> Tensor:
+    """Return the levels of a picture that has the format of a model, uint8 (C, H, W). Grey level k
+    of L is the pixel 255 k / (L - 1), as in saved samples.
 
     Raises:
-        UserError: without ``resize``, for an image of another size or colour, and for pixels other
-            than the 8-bit values of the levels, as in saved samples.
+        UserError: for a picture of another size, colour or levels.
     """
-    mode, size = _mode_of(image_shape), image_shape[:0:-1]
-    image = read_image(item, name)
-    if resize:
-        image = ImageOps.fit(image.convert(mode), size, method=Image.Resampling.BILINEAR)
-    levels, is_exact = nearest_levels(_pixels_of(image), num_levels)
-    if not resize and (image.mode, image.size, is_exact) != (mode, size, True):
+    mode, (height, width) = _mode_of(image_shape), image_shape[1:]
+    pixels = to_pixels(picture)
+    levels = nearest_levels(pixels, num_levels)
+    is_exact = torch.equal((to_display(levels, num_levels) * 255).round().byte(), pixels)
+    if (picture.mode, picture.size, is_exact) != (mode, (width, height), True):
         kinds = {"L": "grey", "RGB": "RGB"}
-        width, height = image.size
         raise UserError(
-            f"The image '{name}' is {width}x{height} {kinds[image.mode]}, but the model expects "
-            f"{size[0]}x{size[1]} {kinds[mode]} with {num_levels} levels. Enable resize to "
+            f"The image is {picture.width}x{picture.height} {kinds[picture.mode]}, but the model "
+            f"expects {width}x{height} {kinds[mode]} with {num_levels} levels. Enable resize to "
             "convert it."
         )
     return levels
+
+
+def fitted_levels(
+    picture: Image.Image,
+    image_shape: Sequence[int],
+    num_levels: int,
+    resample: Image.Resampling = Image.Resampling.BILINEAR,
+) -> Tensor:
+    """Convert a picture to the format of a model, uint8 levels (C, H, W): convert it to grey or
+    RGB, crop its centre to the aspect ratio of the model, resize it, and round its pixels to the
+    nearest levels.
+
+    Args:
+        resample: Pillow's filter of the size: an antialiased triangle, or BOX for the mean of the
+            pixels in each pixel of the result.
+    """
+    size = image_shape[2], image_shape[1]
+    fitted = ImageOps.fit(picture.convert(_mode_of(image_shape)), size, method=resample)
+    return nearest_levels(to_pixels(fitted), num_levels)
+
+
+def square_pixels(picture: Image.Image, side: int) -> Tensor:
+    """Crop and resize a picture to a square of its own colours, uint8 (C, side, side)."""
+    return fitted_levels(picture, (len(picture.getbands()), side, side), NUM_VALUES)
+
+
+def _mode_of(image_shape: Sequence[int]) -> str:
+    """Return Pillow's mode of images (C, H, W) of a model."""
+    channels = image_shape[0]
+    if channels not in (1, 3):
+        raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
+    return "L" if channels == 1 else "RGB"
 
 
 def read_images(
@@ -158,7 +207,7 @@ def read_images(
         items: paths of image files, or Pillow images.
         image_shape, num_levels: as in the ``config`` of the model.
         resize: centre-crop and resize images, and convert them to the colour and levels of the
-            model. Without it, pixels are the 8-bit values of the levels, as in saved samples.
+            model, see ``fitted_levels``. Without it, they must match, see ``exact_levels``.
 
     Raises:
         UserError: for an image that cannot be read, and, without ``resize``, for one of another
@@ -170,42 +219,16 @@ def read_images(
     items = [] if isinstance(items, Picture) else [*items]
     if not items or not all(isinstance(item, Picture) for item in items):
         raise UserError("Expected a list of at least one path or Pillow image. Pass [image].")
-    sources = [item if isinstance(item, Image.Image) else Path(item) for item in items]
-    names = [f"image {i}" if isinstance(x, Image.Image) else str(x) for i, x in enumerate(sources)]
-    levels = [
-        convert_image(source, name, tuple(image_shape), num_levels, resize)
-        for source, name in zip(sources, names, strict=True)
-    ]
-    return torch.stack(levels)
-
-
-def _mode_of(image_shape: tuple[int, ...]) -> str:
-    """Return Pillow's mode of images (C, H, W) of a model."""
-    channels = image_shape[0]
-    if channels not in (1, 3):
-        raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
-    return "L" if channels == 1 else "RGB"
-
-
-def nearest_levels(pixels: Tensor, num_levels: int) -> tuple[Tensor, bool]:
-    """Return the levels nearest to 8-bit pixels, uint8 ``(*)``, and whether all pixels are the
-    8-bit values of these levels."""
-    shades = to_display(torch.arange(num_levels), num_levels)
-    middles = (shades[1:] + shades[:-1]) / 2
-    levels = torch.bucketize(pixels.contiguous() / 255, middles).byte()
-    return levels, torch.equal((shades * 255).round().byte()[levels.long()], pixels)
-
-
-def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
-    """Convert an image for a model: (1, C, H, W) in [0, 1], rounded to its levels.
-
-    The image is centre-cropped to the aspect ratio and resized by area averaging.
-    """
-    image = ImageOps.fit(
-        image.convert(_mode_of(form.image_shape)), form.image_shape[:0:-1], Image.Resampling.BOX
+    convert = partial(
+        fitted_levels if resize else exact_levels, image_shape=image_shape, num_levels=num_levels
     )
-    levels, _ = nearest_levels(_pixels_of(image), form.num_levels)
-    return to_display(levels, form.num_levels).unsqueeze(0)
+    levels = []
+    for index, item in enumerate(items):
+        if isinstance(item, Image.Image):
+            levels.append(read_pixels(item, f"image {index}", convert))
+        else:
+            levels.append(read_pixels(Path(item), str(item), convert))
+    return torch.stack(levels)
 
 
 def to_uint8(images: Tensor) -> np.ndarray:

@@ -3,7 +3,6 @@
 For data sets of digits, a drawing is scaled and centred like the digits of the data set.
 """
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,16 @@ from PIL import Image, ImageChops, ImageOps
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.pictures import prepare_image, to_pil, to_uint8
+from ebm_app.data.levels import to_display
+from ebm_app.data.pictures import (
+    FORMATS,
+    decode,
+    fitted_levels,
+    is_transparent,
+    to_grey_or_rgb,
+    to_pil,
+    to_uint8,
+)
 from ebm_app.evaluation.handwriting import find_ink
 from ebm_app.utils.errors import UserError
 
@@ -29,12 +37,8 @@ CHANGED = (
 FAINT, MIN_FAINT = 16 / 255, 45
 INVERTED = "Dark on light was inverted, since the model's images are light on black."
 FRAMED = "The ink was taken from its paper, scaled and centred like the model's digits."
-#: Pillow's decoders of uploads, selected by file content
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "AVIF", "BMP", "TIFF", "MPO", "JPEG2000", "PPM")
-UNREADABLE = (
-    "This file cannot be read as an image. Upload a PNG, JPEG, WebP, GIF, AVIF, BMP or TIFF; save "
-    "others, such as SVG and HEIC, as PNG first."
-)
+#: Pillow's decoders of uploads
+UPLOADS = (*FORMATS, "GIF", "AVIF")
 FIRST_FRAME = "Only the first frame of the animation was used."
 TRANSPARENT = "Transparent parts were put on white."
 COMPRESSED = "The background has compression noise, as in a JPEG, which costs bits. Use a PNG."
@@ -81,17 +85,17 @@ def read_upload(
     Raises:
         UserError: if the file cannot be read.
     """
-    picture, notes = read_picture(Path(path))
+    picture, notes = decode_upload(Path(path))
     whole = picture.convert("RGB")
     is_exact = fits(whole, config)
     if config.dataset in FRAMES and frame and not is_exact:
         ink = find_ink(whole)
         if ink is not None:
-            return prepare_image(frame_digit(ink, config), config), [*notes, FRAMED]
+            return to_input(frame_digit(ink, config), config), [*notes, FRAMED]
     if config.image_shape[0] == 1 and is_dark_on_light(whole):
         whole = ImageOps.invert(whole)
         notes.append(INVERTED)
-    image = prepare_image(whole, config)
+    image = to_input(whole, config)
     if not is_exact:
         _, height, width = config.image_shape
         notes.append(CHANGED.format(width=width, height=height, levels=config.num_levels))
@@ -108,40 +112,33 @@ def fits(whole: Image.Image, config: EBMConfig) -> bool:
     _, height, width = config.image_shape
     if whole.width < width or whole.height < height:
         return False
-    converted = to_pil(to_uint8(prepare_image(whole, config))[0]).convert("RGB")
+    converted = to_pil(to_uint8(to_input(whole, config))[0]).convert("RGB")
     enlarged = converted.resize(whole.size, Image.Resampling.NEAREST)
     return ImageChops.difference(enlarged, whole).getbbox() is None
 
 
-def read_picture(path: Path) -> tuple[Image.Image, list[str]]:
+def decode_upload(path: Path) -> tuple[Image.Image, list[str]]:
     """Read an image file for display, with notes on what was left out: the first frame of an
     animation, in mode L or RGB, on white where it is transparent.
 
     Raises:
         UserError: if the file cannot be read.
     """
-    notes = []
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as opened:
-                if getattr(opened, "n_frames", 1) > 1 and opened.format != "MPO":
-                    notes.append(FIRST_FRAME)
-                picture = ImageOps.exif_transpose(opened)
-                picture.load()
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        limit = Image.MAX_IMAGE_PIXELS
-        raise UserError(f"The image has more than {limit:,} pixels. Resize it.") from None
-    except Exception:  # Pillow's decoders raise many exception types
-        raise UserError(UNREADABLE) from None
-    if picture.mode[0] in "IF":
-        raise UserError("The image has more than 8 bits per channel. Save it as 8-bit.")
-    if picture.has_transparency_data:
+    picture, is_animated = decode(path, UPLOADS)
+    notes = [FIRST_FRAME] if is_animated else []
+    if is_transparent(picture):
+        notes.append(TRANSPARENT)
         picture = picture.convert("RGBA")
-        if picture.getextrema()[3][0] < 255:
-            notes.append(TRANSPARENT)
-            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB"), notes
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return to_grey_or_rgb(picture), notes
+
+
+def to_input(picture: Image.Image, config: EBMConfig) -> Tensor:
+    """Convert a picture to an input (1, C, H, W) of a model: its largest centred crop with the
+    aspect ratio of the model, averaged to its pixels and rounded to its levels."""
+    form = config.image_shape, config.num_levels
+    levels = fitted_levels(picture, *form, resample=Image.Resampling.BOX)
+    return to_display(levels, config.num_levels).unsqueeze(0)
 
 
 def is_dark_on_light(image: Image.Image) -> bool:
@@ -162,7 +159,7 @@ def prepare_drawing(drawing: Image.Image, config: EBMConfig) -> Tensor:
     if config.image_shape[0] != 1:
         raise UserError(NO_COLOUR)
     ink = ImageOps.invert(drawing.convert("L"))
-    return prepare_image(frame_digit(ink, config) if config.dataset in FRAMES else ink, config)
+    return to_input(frame_digit(ink, config) if config.dataset in FRAMES else ink, config)
 
 
 def frame_digit(ink: Image.Image, config: EBMConfig) -> Image.Image:

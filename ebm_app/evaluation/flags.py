@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ebm_app.command_line import CommonFlags, ImageFileFlags, ModelFlag
 from ebm_app.config import Margin
-from ebm_app.data.images import ImageData
+from ebm_app.data.datasets import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.pretrained import find_folder, is_pipeline

@@ -1,5 +1,6 @@
 """Held-out images of a model's own data set, and other data sets for a model."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -7,9 +8,16 @@ from PIL import Image
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.images import DATASETS, ImageData, load_images
+from ebm_app.data.datasets import DATASETS, FOLDER, HUB, ImageData, load_files, load_images
 from ebm_app.data.levels import image_format, to_display
-from ebm_app.data.pictures import image_grid, prepare_image, read_image, to_pil
+from ebm_app.data.pictures import (
+    exact_levels,
+    fitted_levels,
+    image_grid,
+    read_picture,
+    to_pil,
+)
+from ebm_app.evaluation.drawings import to_input
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
@@ -34,7 +42,7 @@ def images_for(
 
     Args:
         resize: convert the images of a folder or a Hugging Face data set to the format of the
-            model, see ``convert_image``, as is the model's own data set.
+            model, as is the model's own data set. Other images must match.
         image_column, label_column: as for ``load_images``.
 
     Raises:
@@ -45,15 +53,13 @@ def images_for(
             f"The data set '{dataset}' of this model cannot be loaded by name. Choose a data set, "
             "for example --dataset folder:PATH."
         )
-    data = load_images(
-        dataset,
-        data_root,
-        download,
-        form=config,
-        resize=resize or dataset == config.dataset,
-        image_column=image_column,
-        label_column=label_column,
-    )
+    columns = {"image_column": image_column, "label_column": label_column}
+    if dataset.startswith((FOLDER, HUB)):
+        convert = fitted_levels if resize or dataset == config.dataset else exact_levels
+        form = {"image_shape": config.image_shape, "num_levels": config.num_levels}
+        data = load_files(dataset, partial(convert, **form), config.num_levels, **columns)
+    else:
+        data = load_images(dataset, data_root, download, **columns)
     expected, actual = image_format(config), image_format(data)
     if expected != actual:
         raise UserError(
@@ -89,7 +95,7 @@ def examples(folder: Path, config: EBMConfig, data_root: str) -> list[Image.Imag
     data set if that is on this machine, or an empty list."""
     files = [folder / EXAMPLE_FILE.format(index) for index in range(NUM_EXAMPLES)]
     if files[0].is_file():
-        return [read_image(file) for file in files]
+        return [read_picture(file, str(file)) for file in files]
     try:  # only named data sets are read, not folders
         data = images_for(config, choose("data set", config.dataset, DATASETS), data_root)
     except (UserError, ModuleNotFoundError):  # of an extra
@@ -104,7 +110,7 @@ def stored_samples(folder: Path, config: EBMConfig, num: int = 10) -> Tensor | N
     path = folder / SAMPLES_FILE
     if not path.is_file():
         return None
-    grid, (_, height, width) = read_image(path), config.image_shape
+    grid, (_, height, width) = read_picture(path, str(path)), config.image_shape
     # pixels are repeated, and there is a border of one pixel between images
     for factor in range(grid.width // width, 0, -1):
         if not grid.width % factor and not (grid.width // factor + 1) % (width + 1):
@@ -119,4 +125,4 @@ def stored_samples(folder: Path, config: EBMConfig, num: int = 10) -> Tensor | N
         grid.crop((left, top, left + factor * width, top + factor * height))
         for left, top in corners[:num]
     )
-    return torch.cat([prepare_image(tile, config) for tile in tiles])
+    return torch.cat([to_input(tile, config) for tile in tiles])

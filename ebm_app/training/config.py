@@ -47,7 +47,7 @@ from ebm_app.utils.files import read_json
 from ebm_app.utils.registry import choose
 
 if TYPE_CHECKING:
-    from ebm_app.data.images import ImageData
+    from ebm_app.data.datasets import ImageData
 
 #: Value of ``size`` that is replaced by a size for the device and the time
 AUTO = "auto"
@@ -85,7 +85,7 @@ class DataFlags(SourceFlags):
 
     def load_data(self) -> "ImageData":
         """Load the data set, see ``load_images``."""
-        from ebm_app.data.images import load_images  # slow to import
+        from ebm_app.data.datasets import load_images  # slow to import
 
         return load_images(
             self.dataset,

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.images import ImageData
+from ebm_app.data.datasets import ImageData
 from ebm_app.flow import Flow
 from ebm_app.nets.build import num_channels
 from ebm_app.nets.unet import NETS

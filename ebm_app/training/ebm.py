@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ebm_app.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
-from ebm_app.data.images import ImageData
+from ebm_app.data.datasets import ImageData
 from ebm_app.data.levels import image_format
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ebm_app.config import Calibration, EBMConfig
-from ebm_app.data.images import ImageData
+from ebm_app.data.datasets import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.likelihood import VariationalBound

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import DynamoBackend, broadcast_object_list
 
-from ebm_app.data.images import ImageData
+from ebm_app.data.datasets import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.pretrained import read_weights
 from ebm_app.training import checkpoint

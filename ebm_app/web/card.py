@@ -6,8 +6,8 @@ from pathlib import Path
 import gradio as gr
 from matplotlib.figure import Figure
 
-from ebm_app.data.pictures import prepare_image
 from ebm_app.ebm import EBM
+from ebm_app.evaluation.drawings import to_input
 from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.trace import plot_trace, trace
 from ebm_app.pretrained import CARD_FILE, PREFIX
@@ -45,7 +45,7 @@ def running_integral(folder: Path, ebm: EBM, data_root: str) -> Figure | None:
     """Plot the running integral of the time score of a model's first example, or return None
     without examples or time scores."""
     images = examples(folder, ebm.config, data_root)
-    traced = trace(ebm, prepare_image(images[0], ebm.config)) if images else None
+    traced = trace(ebm, to_input(images[0], ebm.config)) if images else None
     return traced and plot_trace(traced)
 
 

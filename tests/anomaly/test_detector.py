@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.anomaly.detector import FITTED_FILE, RECORD_FILE, UnfittedError
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
 from ebm_app.pretrained import BUNDLED
 

@@ -11,7 +11,7 @@ from conftest import call, figures_of
 import ais
 import bpd
 import samplers
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
 from ebm_app.utils.output import warn_of_disagreements

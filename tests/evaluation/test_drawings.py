@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY, digit, error_of, save_digit, save_picture
+from conftest import COLOUR, GREY, deep_png, digit, error_of, save_digit, save_picture
 from photographs import SCENES, example, photograph
 from PIL import Image
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.pictures import prepare_image, to_uint8
+from ebm_app.data.pictures import to_uint8
 from ebm_app.evaluation import drawings
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
@@ -71,7 +71,9 @@ def test_matching_images_are_unchanged(read, tmp_path):
 def test_unsuitable_images_raise(read, tmp_path):
     (tmp_path / "drawing.svg").write_text("<svg/>")
     message = error_of(drawings.read_upload, tmp_path / "drawing.svg", GREY)
-    assert "PNG, JPEG, WebP, GIF, AVIF" in message and "SVG" in message
+    assert all(kind in message for kind in ("PNG", "JPEG", "WebP", "GIF", "AVIF", "SVG"))
+    (tmp_path / "deep.png").write_bytes(deep_png(2, 3))
+    assert "8 bits" in error_of(drawings.read_upload, tmp_path / "deep.png", GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
     assert "2 channels" in error_of(read, strokes(), two)
     ink = Image.fromarray(strokes().astype(np.uint8))
@@ -124,7 +126,7 @@ def test_photographed_digit_equals_the_digit(number, scene, tmp_path):
     photograph(example(number), **scene).save(tmp_path / "photo.jpeg", quality=90)
     image, notes = drawings.read_upload(tmp_path / "photo.jpeg", MNIST)
     assert notes == [drawings.FRAMED]
-    expected = prepare_image(example(number), MNIST)
+    expected = drawings.to_input(example(number), MNIST)
     if "angle" not in scene:  # rotated ink differs
         overlap = torch.corrcoef(torch.stack([image.flatten(), expected.flatten()]))[0, 1]
         assert overlap > 0.6

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, generator, normal
 
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import copied_fraction, frechet_distance, sample_quality
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from ebm_app import EBM
 from ebm_app.config import EBMConfig
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.bits import add_cells, mean_over_draws

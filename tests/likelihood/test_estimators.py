@@ -19,7 +19,7 @@ from exact import (
 )
 
 from ebm_app import EBM
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.likelihood import (
     PathIntegral,
     ProbabilityFlowDensity,

@@ -11,7 +11,7 @@ from torch import nn
 
 from ebm_app import EBM
 from ebm_app.config import Calibration
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.nets.energy import GAIN, EnergyModel, LevelMixture
 from ebm_app.nets.model import MIN_NODES, TimeScoreModel
 from ebm_app.nets.prediction import ENERGY

@@ -10,7 +10,7 @@ from exact import F64, ExactModel, density_of, generator, like_modes, normal
 
 from ebm_app import EBM, train
 from ebm_app.config import EBMConfig
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.data.labels import class_labels, labels_of_images, labels_of_samples, names_of
 from ebm_app.nets.model import ModelOutput
 from ebm_app.paths import LinearVPPath

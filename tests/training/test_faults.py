@@ -12,7 +12,7 @@ import torch
 from conftest import GREY
 from safetensors.torch import load, save, save_file
 
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.pretrained import BUNDLED

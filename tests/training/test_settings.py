@@ -9,7 +9,7 @@ import torch
 from conftest import error_of
 
 from ebm_app.config import EBMConfig, UNetConfig
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.config import (
     LENGTH,

@@ -18,7 +18,7 @@ from conftest import (
 )
 
 from ebm_app import EBM, train
-from ebm_app.data.images import load_images
+from ebm_app.data.datasets import load_images
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.spaces import SPACES, Space
 from ebm_app.utils import processes

@@ -12,7 +12,7 @@ from conftest import SMALL, equal_tensors, error_of, random_images, weights_of, 
 from exact import normal
 from torch import nn
 
-from ebm_app.data.images import ImageData
+from ebm_app.data.datasets import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training import trainer

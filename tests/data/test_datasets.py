@@ -1,6 +1,7 @@
-"""Named data sets: splits, labels, mistakes."""
+"""Named data sets, and data sets of tensors: splits, labels, mistakes."""
 
 import pickle
+import warnings
 from unittest.mock import Mock
 from urllib.error import URLError
 
@@ -14,7 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torchvision import datasets
 
-from ebm_app.data.images import DATASETS, load_images
+from ebm_app.data.datasets import DATASETS, ImageData, load_images
 
 SPLITS = ("train", "validation", "test")
 CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
@@ -59,7 +60,7 @@ def test_damaged_and_missing_files_are_user_errors(mnist, file, shape):
     if shape is not None:
         write_idx(raw / file, np.zeros(shape, np.uint8))
     message = error_of(load_images, "mnist", root)
-    assert f"Cannot read mnist in '{root}'" in message and "--download" in message
+    assert f"Cannot read mnist in '{root}'" in message and "Use download" in message
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "fashion", "cifar10"])
@@ -107,7 +108,7 @@ def test_cifar_is_not_unpickled_with_another_digest(cifar, monkeypatch):
 
 def test_cifar_is_read_from_parquet_files(tmp_path):
     pixels = np.random.RandomState(0).randint(0, 256, (14, 32, 32, 3), dtype=np.uint8)
-    features = Features({"image": ImageFeature(), "label": ClassLabel(names=["a", "b"])})
+    features = Features({"image": ImageFeature(), "label": ClassLabel(names=["airplane", "cat"])})
     folder = tmp_path / "cifar10" / "data"
     folder.mkdir(parents=True)
     for split, rows in ("train", range(12)), ("test", range(12, 14)):
@@ -116,7 +117,7 @@ def test_cifar_is_read_from_parquet_files(tmp_path):
     data = load_images("cifar10", tmp_path)
     found = torch.cat([data.train, data.validation, data.test])
     assert torch.equal(found, torch.from_numpy(pixels).permute(0, 3, 1, 2))
-    assert len(data.validation) == 2 and data.labels[2].tolist() == [1, 1]
+    assert len(data.validation) == 2 and data.labels[2].tolist() == [3, 3]
 
 
 def test_unknown_names_and_resolutions_are_user_errors():
@@ -124,4 +125,49 @@ def test_unknown_names_and_resolutions_are_user_errors():
     assert all(name in message for name in ("'imagenet'", "folder:PATH", *DATASETS))
     assert "'mnits': did you mean 'mnist'?" in error_of(load_images, "mnits")
     assert "resolution" in error_of(load_images, "digits", resolution=16)
-    assert "folder:PATH" in error_of(load_images, "folder:")
+    assert "fixed columns" in error_of(load_images, "digits", label_column="x")
+    assert "Folder '' does not exist" in error_of(load_images, "folder:")
+    message = error_of(ImageData.from_tensors(TENSOR, None, 256).split_labels, "train")
+    assert "no class labels. Use a labelled data set." in message
+
+
+TENSOR = torch.from_numpy(np.random.RandomState(0).randint(0, 256, (12, 3, 8, 6), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(("num", "held_out"), [(40, 4), (9, 2)])
+def test_tenth_of_a_tensor_is_held_out(num, held_out):
+    images, labels = torch.arange(num, dtype=torch.uint8).view(-1, 1, 1, 1), torch.arange(num)
+    data = ImageData.from_tensors(images, None, num, labels=labels)
+    found, rest = (x.flatten().tolist() for x in (data.validation, data.train))
+    assert sorted(found + rest) == list(range(num)) and len(found) == held_out
+    assert [*map(torch.Tensor.tolist, data.labels)] == [rest, found, found]
+    assert "at least 3 images, got 2" in error_of(ImageData.from_tensors, images[:2], None, 256)
+
+
+def test_validation_images_of_a_tensor_are_the_test_images():
+    data = ImageData.from_tensors(TENSOR[:8], TENSOR[8:] / 255, 256, labels=torch.arange(8))
+    assert torch.equal(data.train, TENSOR[:8]) and torch.equal(data.validation, TENSOR[8:])
+    assert torch.equal(data.test, data.validation)
+    assert data.labels[1].tolist() == data.labels[2].tolist() == [-1] * 4
+    message = error_of(ImageData.from_tensors, TENSOR.permute(0, 2, 3, 1), None, 256)
+    assert "permute" in message
+
+
+def test_labels_are_one_integer_per_image():
+    one_hot = torch.tensor([[0, 1]] * 12)
+    for labels, words in (
+        (one_hot, "got torch.int64 of shape (12, 2)"),
+        (torch.zeros(12), "got torch.float32"),
+        (torch.full((12,), -1), "non-negative"),
+    ):
+        assert words in error_of(ImageData.from_tensors, TENSOR, None, 256, labels=labels)
+
+
+def test_unused_levels_raise_a_warning():
+    levels = TENSOR % 17
+    with pytest.warns(UserWarning, match="highest level of the images is 16.*num_levels=17"):
+        ImageData.from_tensors(levels, None, 256)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ImageData.from_tensors(levels, None, 17)
+        ImageData.from_tensors(levels * 8, None, 256)
