@@ -105,10 +105,10 @@ card: $(SETUP)
 	$(BIN)/python evaluate/samplers.py $(CARD) --data_root $(DATA) --run "dpm num_steps=12" --run probability_flow --output_dir $(CARD)
 	$(BIN)/python sample/ebm.py $(CARD) --num_images 100 --output_dir $(CARD)/samples
 
-# the paper's tables of density ratios and mutual information: hours. Finished runs are kept in runs.jsonl
+# the paper's tables of density ratios and mutual information: hours. Finished runs are kept in docs/results/*.jsonl
 studies: $(SETUP)
-	$(BIN)/python evaluate/toy.py --output_dir runs/toy
-	$(BIN)/python evaluate/mi.py --table --output_dir runs/mi
+	$(BIN)/python evaluate/toy.py --runs docs/results/toy.jsonl --output_dir runs/toy
+	$(BIN)/python evaluate/mi.py --table --runs docs/results/mi.jsonl --output_dir runs/mi
 
 clean:
 	rm -rf .venv build site ebm_app.egg-info .pytest_cache .ruff_cache
