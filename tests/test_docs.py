@@ -100,7 +100,10 @@ def test_documented_command_parses(command, script, monkeypatch, capsys):
 
     name, arguments = COMMANDS[command]
     main = script(name).main
-    monkeypatch.setattr(sys.modules[main.__module__], "parse", parse_and_stop)
+    module = sys.modules[main.__module__]
+    monkeypatch.setattr(module, "parse", parse_and_stop)
+    if hasattr(module, "peek"):  # the files that the flags name do not exist
+        monkeypatch.setattr(module, "peek", lambda *args: {})
     try:
         with pytest.raises(Parsed):
             main(arguments)

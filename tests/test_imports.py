@@ -12,10 +12,12 @@ from conftest import ENVIRONMENT, ROOT, TINY, write_mnist
 #: Packages that take half a second or more to import.
 SLOW = "diffusers gradio matplotlib pandas sklearn torchvision".split()
 #: Scripts that do not import torch either, run first
-LIGHT = ["train/ebm.py", "evaluate/bpd.py", "sample/ebm.py"]
-FOLDERS = ("train", "sample", "evaluate", "ui")
+LIGHT = ["evaluate/bpd.py", "sample/ebm.py"]
+FOLDERS = ("sample", "evaluate", "ui")
 PATHS = [path for name in FOLDERS for path in (ROOT / name).glob("*.py")]
-SCRIPTS = [*LIGHT, *sorted({str(path.relative_to(ROOT)) for path in PATHS} - {*LIGHT})]
+#: Scripts of training import all at their top
+NAMES = {str(path.relative_to(ROOT)) for path in PATHS} - {"evaluate/speed.py"}
+SCRIPTS = [*LIGHT, *sorted(NAMES - {*LIGHT})]
 #: Runs all scripts in one process, since torch alone takes seconds to import.
 PROGRAM = """
 import contextlib, io, json, runpy, sys
@@ -65,16 +67,22 @@ class Base(PathFinder):
         return None if is_extra else super().find_spec(name, *args)
 
 sys.meta_path[:] = [Base if finder is PathFinder else finder for finder in sys.meta_path]
-from ebm_app.cli.__main__ import main
+import runpy
 codes = []
 for sys.argv in json.loads(sys.argv[1]):
-    codes.append(main())
+    try:
+        if sys.argv[0] == "ebm":
+            runpy.run_module("ebm_app.cli", run_name="__main__")
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as stop:
+        codes.append(stop.code)
 print(json.dumps(codes))
 """
 
 
 def run_base(folder, *commands):
-    words = [["ebm", *map(str, command)] for command in commands]
+    words = [[str(word) for word in command] for command in commands]
     done = subprocess.run(
         [sys.executable, "-c", BASE, json.dumps(words)],
         cwd=folder,
@@ -87,14 +95,14 @@ def run_base(folder, *commands):
 
 def test_base_install_trains_scores_and_samples(tmp_path, image_folder):
     write_mnist(tmp_path / "data" / "MNIST" / "raw")
-    steps = [*TINY, "--max_train_steps", 2]
+    steps, train = [*TINY, "--max_train_steps", 2], ROOT / "train" / "ebm.py"
     codes, printed = run_base(
         tmp_path,
-        ["train", "--dataset", "digits", "--output_dir", "run", *steps],
-        ["train", "--dataset", "mnist", "--output_dir", "mnist", *steps],
-        ["bpd", "run", "--limit", 2, "--repeats", 1],
-        ["sample", "run", "--num_images", 2],
-        ["score", "digits", image_folder, "--resize", "--repeats", 2, "--output", "scores.csv"],
+        [train, "--dataset", "digits", "--output_dir", "run", *steps],
+        [train, "--dataset", "mnist", "--output_dir", "mnist", *steps],
+        ["ebm", "bpd", "run", "--limit", 2, "--repeats", 1],
+        ["ebm", "sample", "run", "--num_images", 2],
+        ["ebm", "score", "digits", image_folder, *"--resize --repeats 2 --output s.csv".split()],
     )
     assert codes == [0] * 5, printed
 
@@ -104,8 +112,9 @@ def test_missing_package_names_its_extra(tmp_path, image_folder):
     (tmp_path / "data" / "cifar10" / "train.parquet").touch()
     np.save(tmp_path / "x.npy", np.zeros((9, 2)))
     names = {"cifar10": "hub", f"folder:{image_folder}": "hub", "hf:mnist": "hub"}
-    commands = [["train", "--dataset", name, "--output_dir", "run"] for name in names]
-    commands.append(["ratio", "--x0", "x.npy", "--x1", "x.npy", "--output_dir", "ratio"])
+    train = ROOT / "train" / "ebm.py"
+    commands = [[train, "--dataset", name, "--output_dir", "run"] for name in names]
+    commands.append(["ebm", "ratio", "--x0", "x.npy", "--x1", "x.npy", "--output_dir", "ratio"])
     codes, printed = run_base(tmp_path, *commands)
     assert codes == [2] * 4
     extras = re.findall(

@@ -10,9 +10,6 @@ from ebm_app.cli.command_line import run_script
 
 #: Command -> module of this package; the first line of its docstring is the summary
 COMMANDS = {
-    "train": "train",
-    "flow": "train_flow",
-    "energy": "train_energy",
     "sample": "sample",
     "bpd": "bpd",
     "score": "score",

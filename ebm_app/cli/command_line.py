@@ -17,10 +17,12 @@ fast.
 import dataclasses
 import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 import tyro
+from pydantic import TypeAdapter
 from tyro.conf import OmitArgPrefixes, Positional
 
 from ebm_app.utils.errors import Interrupted, UserError, user_message
@@ -28,7 +30,6 @@ from ebm_app.utils.fields import Seed, configuration, setting, user_errors
 
 T = TypeVar("T")
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
-HELP = ("-h", "--help")
 
 
 def argument(text: str) -> Any:
@@ -123,14 +124,15 @@ def _flags(kind: type, default: Any) -> type:
     return dataclasses.make_dataclass(kind.__name__, flags, kw_only=True)
 
 
-def wants_help(words: Sequence[str]) -> bool:
-    """Return whether a command line asks for its help."""
-    return any(word in HELP for word in words)
-
-
-def without_help(words: Sequence[str]) -> list[str]:
-    """Return a command line without the flags that ask for its help."""
-    return [word for word in words if word not in HELP]
+def peek(kind: type, words: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of some flags of ``kind``, on which the defaults of others depend."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in names:
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", dest=name, nargs="?")
+    texts = {k: v for k, v in vars(parser.parse_known_args(words)[0]).items() if v is not None}
+    with user_errors():
+        values = TypeAdapter(kind).validate_python(texts, strict=False)
+    return {name: getattr(values, name) for name in texts}
 
 
 def run_script(main: Main, argv: Sequence[str] | None = None) -> int:

@@ -31,7 +31,7 @@ LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 #: Measured on a core with AVX2, for 32 images of 28x28: 15.5 s per step, and 2.1 s in float32
 EMULATED = (
     "This processor emulates bfloat16, which makes a training step about 7 times slower. Use "
-    "--mixed_precision no."
+    "mixed_precision no."
 )
 
 
@@ -40,7 +40,7 @@ def resolve_device(name: str) -> str:
     if choose("device", name, ("auto", "cpu", "cuda")) == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("No CUDA device is available. Use --device cpu.")
+        raise UserError("No CUDA device is available. Use device cpu.")
     return name
 
 

@@ -14,18 +14,20 @@ T = TypeVar("T")
 
 
 def choose(kind: str, name: str, options: Iterable[str]) -> str:
-    """Return ``name`` if it is one of ``options``.
+    """Return ``name`` if it is one of ``options``. The error lists at most the nearest three.
 
     Args:
         kind: what the options are, in error messages, such as "sampler".
     """
     names = sorted(options)
     if not isinstance(name, str) or name not in names:
-        near = get_close_matches(str(name), names, 1)
-        advice = f"did you mean '{near[0]}'? Choose" if near else "choose"
-        raise UserError(
-            f"unknown {kind} '{shorten(name)}': {advice} one of {', '.join(names) or 'none'}"
-        )
+        nearest = get_close_matches(str(name), names, 3, 0.0)
+        advice = f"choose one of {', '.join(names) or 'none'}"
+        if len(names) > 3:
+            advice = f"the nearest are {', '.join(nearest)}"
+        if get_close_matches(str(name), names, 1):
+            advice = f"did you mean '{nearest[0]}'? {advice[0].upper()}{advice[1:]}"
+        raise UserError(f"unknown {kind} '{shorten(name)}': {advice}")
     return name
 
 

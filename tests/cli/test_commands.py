@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import pytest
 from annotated_types import Len
-from conftest import ROOT, error_of
+from conftest import ROOT, error_of, load_script
 
 from ebm_app.cli import bpd, mi, sample
 from ebm_app.cli.__main__ import COMMANDS, main
@@ -18,8 +18,8 @@ from ebm_app.cli.command_line import Positional, argument, parse
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.sampling import SAMPLERS
-from ebm_app.training.config import Train, TrainEnergy
-from ebm_app.training.ebm import NAMES
+from ebm_app.training.build import NAMES
+from ebm_app.training.settings import Train, TrainEnergy
 from ebm_app.utils.errors import UserError, user_message
 from ebm_app.utils.fields import (
     Positive,
@@ -78,9 +78,7 @@ def test_names_in_help_are_those_of_the_registries():
 
 
 def test_user_errors_are_raised_before_slow_imports(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
     mistakes = {
-        f"{tmp_path} already holds a run": ["train", "--output_dir", str(tmp_path)],
         "'f' is not a folder": ["score", "digits", "f"],
     }
     code = f"""import sys; from ebm_app.cli.__main__ import main
@@ -106,9 +104,8 @@ MODULES = [f"ebm_app.cli.{name}" for name in COMMANDS.values()]
 MODULES += [path.stem for path in ROOT.glob("evaluate/*.py") if "Arguments" in path.read_text()]
 #: Settings classes, by name
 KINDS = {kind.__name__: kind for kind in (SAMPLERS | ESTIMATORS | DEQUANTISERS).values()}
-TRAINING = {"ebm_app.cli.train": Train, "ebm_app.cli.train_energy": TrainEnergy}
-KINDS |= TRAINING
-KINDS |= {name: import_module(name).Arguments for name in MODULES if name not in TRAINING}
+KINDS |= {"train": Train, "energy": TrainEnergy, "flow": load_script("train/flow.py").Arguments}
+KINDS |= {name: import_module(name).Arguments for name in MODULES}
 
 
 @configuration(kw_only=True)

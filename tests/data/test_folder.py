@@ -16,9 +16,9 @@ from ebm_app import read_images
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.held_out import labels_for
-from ebm_app.training.config import with_settings
-from ebm_app.training.ebm import make_config
+from ebm_app.training.build import make_config
 from ebm_app.training.recipes import recipe
+from ebm_app.training.settings import with_settings
 from ebm_app.utils.errors import UserError
 
 SPLITS = ("train", "validation", "test")

@@ -25,7 +25,7 @@ from ebm_app.anomaly import AnomalyDetector
 from ebm_app.folders import PIPELINE_FILE
 from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
 from ebm_app.sampling import DPMSampler
-from ebm_app.training.ebm import latent_flow
+from ebm_app.training.build import latent_flow
 
 BLOCKS = {
     "down_block_types": ("DownBlock2D",),
