@@ -96,7 +96,7 @@ def _describe(detail: ErrorDetails) -> str:
             return f"key {field} is missing"
         case "value_error":  # raised by a validator of this package
             return f"{field} {detail['msg'].removeprefix('Value error, ')}".strip()
-    message = detail["msg"].replace("Input should be", "must be")
+    message = detail["msg"].replace("Input should be", "must be").partition(", unable to")[0]
     return f"{field} {message}, got {shorten(repr(detail['input']))}".strip()
 
 

@@ -153,6 +153,13 @@ def test_unknown_word_exits_with_code_2(capsys, words):
     assert stop.value.code == 2 and capsys.readouterr().err
 
 
+def test_numbers_are_named_in_errors(capsys):
+    for flag, expected in (("--num_steps", "an integer"), ("--pace", "a number")):
+        with pytest.raises(SystemExit):
+            parse(Walk, "A walk.", ["here", flag, "few"])
+        assert f"Error parsing {flag}: expected {expected}, got 'few'" in capsys.readouterr().err
+
+
 def test_settings_reach_every_class_with_the_field():
     pairs = ["pace=2e-1", "place=a=b", "num_steps=3"]
     settings = settings_of_each({"run": Run, "walk": Walk}, pairs)

@@ -37,6 +37,8 @@ ERRORS = {
     "--objective tsm": "Set stein_factor to 0",
     "--objective tsm --stein_factor 0 --prediction raw --compile inductor": "Leave out compile",
     "--resume_from_checkpoint latest": "no intact checkpoint",
+    "--report_to wandb": "wandb is not installed. Run pip install wandb.$",
+    "--max_train_steps abc": "max_train_steps must be a valid integer, got 'abc'$",
 }
 
 
@@ -150,6 +152,18 @@ def test_latent_run_finds_the_flow_of_its_initial_model(tmp_path, capsys):
     flags = ["--config", tmp_path / "run.json", "--space", "ambient", "--dry_run"]
     assert call(train, *flags) == 0
     assert json.loads(capsys.readouterr().out)["train"]["init_from"] is None
+
+
+def test_short_run_in_minutes_is_explained(capsys, tmp_path):
+    """Its minutes have passed when the first step begins."""
+    flags = ["--output_dir", tmp_path / "run", "--max_train_minutes", 1e-3, *TINY]
+    assert call(train, *flags, "--size", "small") == 0
+    printed = capsys.readouterr()
+    assert "Trained for 1 steps: use --size tiny or more minutes." in printed.err
+    figures = json.loads(printed.out.splitlines()[-1])
+    assert figures["steps"] == 1 and figures["validation_images"] == 2
+    assert read_json(tmp_path / "run" / "run.json")["figures"] == figures
+    assert (tmp_path / "run" / "checkpoint-1").is_dir()
 
 
 def test_run_is_replaced_only_on_request(capsys, run):
