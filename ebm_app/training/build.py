@@ -48,9 +48,9 @@ from ebm_app.training.loop import Task, fit
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.recipes import fitting_size, recipe
 from ebm_app.training.schedule import SCHEDULES, WSD
-from ebm_app.training.settings import Run, Train, changes_of, resumed, with_settings
+from ebm_app.training.settings import Run, Train, resumed, with_settings
 from ebm_app.utils import RUN_FILE
-from ebm_app.utils.errors import UserError
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import PathArgument, check_argument, from_attributes, to_dict
 from ebm_app.utils.output import Output, lock
 from ebm_app.utils.processes import (
@@ -311,10 +311,14 @@ def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
 def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
     """Initialise a model with the weights of another model, by folder, bundled name or hub id."""
     source = EBM.from_pretrained(name_or_path)
-    if changes := changes_of(to_dict(source.config), to_dict(ebm.config), FREE):
+    before, now = to_dict(source.config), to_dict(ebm.config)
+    changed = [name for name in now if name not in FREE and now[name] != before[name]]
+    if changed:
+        name = changed[0]
         raise UserError(
-            f"The model {name_or_path} does not match this run: {'; '.join(changes)}. Use its "
-            "settings, which are in its run.json."
+            f"The model {name_or_path} does not match this run: {name} was "
+            f"{shorten(before[name])}, now {shorten(now[name])}. Use its settings, which are in "
+            "its run.json."
         )
     space = ebm.space.state_dict()
     if not all(torch.equal(space[key].cpu(), v) for key, v in source.space.state_dict().items()):

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -134,7 +135,8 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
     own = checkpoints(output_dir)
     if name == LATEST:
         for folder in reversed(own):
-            if is_intact(folder):
+            with suppress(UserError):
+                verify(folder)
                 return folder
         raise UserError(
             f"{output_dir} has no intact checkpoint to resume from. Start a new run with "
@@ -167,15 +169,6 @@ def verify(folder: Path) -> None:
     best = [state / BEST_FILE] if files.read_json(state / STATE_FILE).get("best") else []
     for path in (folder / WEIGHTS_FILE, state / TENSORS_FILE, *best):
         files.read_header(path)
-
-
-def is_intact(folder: Path) -> bool:
-    """Whether no file of a checkpoint is missing or truncated."""
-    try:
-        verify(folder)
-    except UserError:
-        return False
-    return True
 
 
 def read_state(folder: Path) -> State:

@@ -32,7 +32,6 @@ from ebm_app.training.checkpoint import State
 from ebm_app.training.metrics import MetricsLog, save_training_figure
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.schedule import (
-    NUM_VALIDATIONS,
     Clock,
     advance,
     is_due,
@@ -190,7 +189,7 @@ def fit(
 
                 # log
                 if is_due(state, config.logging_steps):
-                    state.loss = mean_loss(run)
+                    state.loss = take_losses(run).mean().item()
                     state.training_seconds += clock.lap()  # a GPU ends its steps here
                     seconds = max(state.training_seconds - seconds_before, 1e-9)
                     speed = (state.step - first) * batches.size / seconds
@@ -289,13 +288,13 @@ def validate(run: Training) -> None:
 
 
 def choose_validation(run: Training) -> None:
-    """Choose the numbers of images and of previews of all validations of a run. Those of a run in
-    minutes share the time that the run may spend on anything but training."""
+    """Choose the numbers of images and of previews of all validations of a run. In a run in
+    minutes, each takes an eighth of the seconds that are left for anything but training."""
     config, state, ebm = run.config, run.state, run.task.ebm
     images = min(config.validation_images, len(run.task.validation))
     state.validation_images, state.preview_images = images, config.num_preview_images
     if config.max_train_steps is None:
-        budget = seconds_left(config, state) / NUM_VALIDATIONS / 2
+        budget = seconds_left(config, state) / 8
         num = affordable(run, partial(measure, run), 2, images, budget)
         state.validation_images = max(2, num)
         draw = partial(ebm.sample, seed=config.seed)
@@ -374,8 +373,7 @@ def save(run: Training) -> Path:
     state, accelerator = run.state, run.accelerator
     folder = run.config.output_dir / f"{checkpoint.PREFIX}{state.step}"
     if run.saved != state.step:
-        losses = reduced(run)
-        check_finite(state, losses)
+        losses = take_losses(run)
         run.pending = list(losses.to(accelerator.device))
         if accelerator.is_main_process:
             tensors = checkpoint.collect(
@@ -439,18 +437,15 @@ def averaged_weights(run: Training) -> Iterator[None]:
         run.average.restore(weights)
 
 
-def reduced(run: Training) -> Tensor:
-    """Return the losses since the last log, averaged over processes. Synchronises the device."""
+def take_losses(run: Training) -> Tensor:
+    """Return the losses that are not logged yet, averaged over processes, and forget them.
+    Synchronises the device."""
     if not run.pending:
         return torch.zeros(0)
-    return run.accelerator.reduce(torch.stack(run.pending), "mean").cpu()
-
-
-def mean_loss(run: Training) -> float:
-    """Return the mean loss since the last log."""
-    losses, run.pending = reduced(run), []
+    losses = run.accelerator.reduce(torch.stack(run.pending), "mean").cpu()
     check_finite(run.state, losses)
-    return losses.mean().item()
+    run.pending = []
+    return losses
 
 
 def check_finite(state: State, losses: Tensor, what: str = "loss") -> None:

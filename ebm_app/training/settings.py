@@ -6,7 +6,6 @@ flags.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -334,21 +333,3 @@ def resumed(recorded: AnyRun, run: AnyRun) -> AnyRun:
                 f"{shorten(before)}. Leave it out, or start a new run in another folder."
             )
     return replace(recorded, **{name: getattr(run, name) for name in new if hasattr(run, name)})
-
-
-def changes_of(
-    before: Mapping[str, Any], now: Mapping[str, Any], free: frozenset[str] = frozenset()
-) -> list[str]:
-    """Return a message for each setting that changed, except the ``free`` settings."""
-    return [
-        f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
-        for key, value in now.items()
-        if key not in free and not _is_same(before.get(key), value)
-    ]
-
-
-def _is_same(before: Any, now: Any) -> bool:
-    """Whether two values are equal, with a tolerance for computed floats such as t_margin."""
-    if isinstance(before, float) and isinstance(now, float):
-        return math.isclose(before, now, rel_tol=1e-9)
-    return before == now
