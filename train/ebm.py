@@ -9,7 +9,6 @@ prints the settings of the run, its time and its memory on this machine.
 """
 
 import json
-import os
 import resource
 import sys
 import time
@@ -45,6 +44,7 @@ from ebm_app.training.settings import (
     with_settings,
 )
 from ebm_app.utils.fields import to_dict
+from ebm_app.utils.processes import start_of_process
 
 #: Flags on which the defaults of the others depend
 DECISIVE = ("dataset", "size", "space", "flow", "init_from", "device", "config", "output_dir")
@@ -57,7 +57,7 @@ DRY_STEPS = 6
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train a model; return the metrics on the main process, and None on others."""
-    start = time.perf_counter() - (seconds_since_start() if argv is None else 0.0)
+    start = start_of_process() if argv is None else time.perf_counter()
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = peek(Train, words, DECISIVE)
     if name := chosen.get("resume_from_checkpoint"):
@@ -145,12 +145,6 @@ def dry_run(
         "minutes": config.max_train_minutes or steps * seconds / 60,
         "peak_memory_gib": memory / 2**30,
     }
-
-
-def seconds_since_start() -> float:
-    """Return the age of this process in seconds."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

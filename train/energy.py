@@ -30,6 +30,7 @@ from ebm_app.training.settings import (
     with_settings,
 )
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.processes import start_of_process
 
 #: Flags on which the defaults of the others depend
 DECISIVE = ("config", "output_dir", "resume_from_checkpoint")
@@ -37,7 +38,8 @@ DECISIVE = ("config", "output_dir", "resume_from_checkpoint")
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Distil a model; return the metrics on the main process, and None on others."""
-    start, words = time.perf_counter(), list(sys.argv[1:] if argv is None else argv)
+    start = start_of_process() if argv is None else time.perf_counter()
+    words = list(sys.argv[1:] if argv is None else argv)
     chosen, default, checkpoint = peek(TrainEnergy, words, DECISIVE), TrainEnergy(), None
     if name := chosen.get("resume_from_checkpoint"):
         checkpoint = find_checkpoint(chosen.get("output_dir", default.output_dir), name)

@@ -331,7 +331,9 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
 def warn_of_few_steps(config: Run, steps: int, advice: str) -> None:
     """Print what to change if a run in minutes had time for few steps only."""
     if config.max_train_steps is None and steps < FEW_STEPS:
-        print(f"Trained for {steps} steps: use {advice}.", file=sys.stderr)
+        print(
+            f"Trained for {steps} step{'s' if steps > 1 else ''}: use {advice}.", file=sys.stderr
+        )
 
 
 def train(

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -225,6 +226,13 @@ class StopSignals:
             signum = int(flag)
         if signum:
             raise Interrupted(signum)
+
+
+def start_of_process() -> float:
+    """Return the start of this process, a value of ``time.perf_counter``."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.perf_counter() - age
 
 
 def stop_with_launcher() -> None:

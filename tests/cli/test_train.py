@@ -159,7 +159,7 @@ def test_short_run_in_minutes_is_explained(capsys, tmp_path):
     flags = ["--output_dir", tmp_path / "run", "--max_train_minutes", 1e-3, *TINY]
     assert call(train, *flags, "--size", "small") == 0
     printed = capsys.readouterr()
-    assert "Trained for 1 steps: use --size tiny or more minutes." in printed.err
+    assert "Trained for 1 step: use --size tiny or more minutes." in printed.err
     figures = json.loads(printed.out.splitlines()[-1])
     assert figures["steps"] == 1 and figures["validation_images"] == 2
     assert read_json(tmp_path / "run" / "run.json")["figures"] == figures
