@@ -292,13 +292,13 @@ def choose_validation(run: Training) -> None:
     minutes, each takes an eighth of the seconds that are left for anything but training."""
     config, state, ebm = run.config, run.state, run.task.ebm
     images = min(config.validation_images, len(run.task.validation))
-    state.validation_images, state.preview_images = images, config.num_preview_images
+    previews = config.num_preview_images
     if config.max_train_steps is None:
         budget = seconds_left(config, state) / 8
-        num = affordable(run, partial(measure, run), 2, images, budget)
-        state.validation_images = max(2, num)
+        images = max(2, affordable(run, partial(measure, run), 2, images, budget))
         draw = partial(ebm.sample, seed=config.seed)
-        state.preview_images = affordable(run, draw, 1, config.num_preview_images, budget)
+        previews = affordable(run, draw, 1, previews, budget)
+    state.validation_images, state.preview_images = images, previews
 
 
 def affordable(
