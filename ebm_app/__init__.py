@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ebm_app.ratios.ctsm import CTSMRatio
     from ebm_app.ratios.information import mutual_information
     from ebm_app.sampling import SAMPLERS
-    from ebm_app.training.ebm import train
+    from ebm_app.training.build import train
     from ebm_app.utils.errors import UserError
 
 #: Public names and their modules, imported at first use because importing takes seconds
@@ -44,7 +44,7 @@ HOMES = {
     "mutual_information": "ratios.information",
     "quantise": "data.levels",
     "read_images": "data.pictures",
-    "train": "training.ebm",
+    "train": "training.build",
 }
 
 __all__ = [*HOMES, "__version__"]

@@ -17,18 +17,23 @@ fast.
 import dataclasses
 import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
+from pydantic import TypeAdapter
 from tyro.conf import OmitArgPrefixes, Positional
+from tyro.constructors import PrimitiveConstructorSpec
 
-from ebm_app.utils.errors import Interrupted, UserError, user_message
+from ebm_app.utils.errors import Interrupted, UserError, shorten, user_message
 from ebm_app.utils.fields import Seed, configuration, setting, user_errors
 
 T = TypeVar("T")
+#: Types of numbers, in the words of an error
+NUMBERS = {int: "an integer", float: "a number"}
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
-HELP = ("-h", "--help")
 
 
 def argument(text: str) -> Any:
@@ -115,7 +120,7 @@ def _flags(kind: type, default: Any) -> type:
                 value = getattr(default, item.name)
                 field = dataclasses.field(default=value, metadata=item.metadata)
             shown = groups.setdefault(owner.__dict__.get("group", ""), [])
-            shown.append((item.name, hints[item.name], field))
+            shown.append((item.name, _flag_type(hints[item.name]), field))
     flags = groups.pop("")
     for name, shown in groups.items():
         group = dataclasses.make_dataclass(name, shown, kw_only=True)
@@ -123,14 +128,39 @@ def _flags(kind: type, default: Any) -> type:
     return dataclasses.make_dataclass(kind.__name__, flags, kw_only=True)
 
 
-def wants_help(words: Sequence[str]) -> bool:
-    """Return whether a command line asks for its help."""
-    return any(word in HELP for word in words)
+def _flag_type(hint: Any) -> Any:
+    """Return the type of a flag. That of a number, or of a number or None, has an error that names
+    what it expects."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    bases = [get_args(x)[0] if get_origin(x) is Annotated else x for x in members]
+    kind, *others = sorted(bases, key=lambda base: base is NoneType)
+    if kind not in NUMBERS or others not in ([], [NoneType]):
+        return hint
+
+    def read(words: list[str]) -> Any:
+        if others and words == ["None"]:
+            return None
+        try:
+            return kind(words[0])
+        except ValueError:
+            raise ValueError(f"expected {NUMBERS[kind]}, got {shorten(words[0])!r}") from None
+
+    metavar = kind.__name__.upper()
+    spec = PrimitiveConstructorSpec(
+        1, metavar, read, lambda x: isinstance(x, kind | NoneType), lambda x: [str(x)]
+    )
+    return Annotated[hint, spec]
 
 
-def without_help(words: Sequence[str]) -> list[str]:
-    """Return a command line without the flags that ask for its help."""
-    return [word for word in words if word not in HELP]
+def peek(kind: type, words: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of some flags of ``kind``, on which the defaults of others depend."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in names:
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", dest=name, nargs="?")
+    texts = {k: v for k, v in vars(parser.parse_known_args(words)[0]).items() if v is not None}
+    with user_errors():
+        values = TypeAdapter(kind).validate_python(texts, strict=False)
+    return {name: getattr(values, name) for name in texts}
 
 
 def run_script(main: Main, argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Configurations of models: frozen dataclasses that validate keys and values.
 
 ``EBMConfig`` describes a model and is stored with its weights. The settings of its training are in
-``ebm_app.training.config``.
+``ebm_app.training.settings``.
 """
 
 import math

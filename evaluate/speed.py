@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from accelerate import Accelerator
+from diffusers.training_utils import EMAModel
 from torch import Tensor
 
 from ebm_app.command_line import CommonFlags, ModelFlag, parse, run_script
 from ebm_app.data.datasets import ImageData
 from ebm_app.ebm import EBM
-from ebm_app.training.config import Train, with_settings
-from ebm_app.training.ebm import build_trainer, make_config
+from ebm_app.training.build import build, make_config
+from ebm_app.training.loop import Loss, Task
+from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.recipes import recipe
-from ebm_app.training.trainer import Trainer
+from ebm_app.training.settings import Train, with_settings
 from ebm_app.utils.fields import BatchSize, Draws, configuration, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import make_accelerator, resolve_device
@@ -56,13 +59,33 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return figures
 
 
+class Step:
+    """A training step as in ``ebm_app.training.loop``: draw, loss, backward, update, average."""
+
+    def __init__(self, accelerator: Accelerator, config: Train, task: Task) -> None:
+        self.accelerator, self.config, self.batches = accelerator, config, task.batches
+        self.weights = list(task.ebm.parameters())
+        optimizer = OPTIMIZERS[config.optimizer](self.weights, lr=0.0, fused=True)
+        loss = Loss(task.ebm.model, task.objective)
+        self.loss, self.optimizer = accelerator.prepare(loss, optimizer)
+        self.average = EMAModel(self.weights, decay=config.ema_decay, foreach=True)
+
+    def __call__(self) -> None:
+        losses = self.loss(*self.batches.batch(0, torch.arange(self.batches.size)))
+        self.accelerator.backward(losses.mean())
+        self.accelerator.clip_grad_norm_(self.weights, self.config.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.average.step(self.weights)
+
+
 def time_objectives(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
     """Time whole steps of each objective (draw, loss, backward, update, average)."""
     device = ebm.device.type
-    steps = {name: make_trainer(ebm, size, name).train_step for name in OBJECTIVES}
+    steps: dict[str, Action] = {name: make_step(ebm, size, name) for name in OBJECTIVES}
     moments = {"divergence": "poisson", "prediction": "moments", "stein_factor": 1.0}
-    steps["ctsm_v, poisson, Stein head"] = make_trainer(ebm, size, "ctsm_v", **moments).train_step
-    in_float32 = make_trainer(ebm, size, "ctsm_v").train_step
+    steps["ctsm_v, poisson, Stein head"] = make_step(ebm, size, "ctsm_v", **moments)
+    in_float32 = make_step(ebm, size, "ctsm_v")
     steps["ctsm_v in bfloat16"] = torch.autocast(device, torch.bfloat16)(in_float32)
     seconds = time_in_turns(steps, device, rounds)
     return [
@@ -79,9 +102,9 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
     base = recipe(ebm.config.dataset, data.image_shape, data.num_levels)
     config = with_settings(base, {"train_batch_size": size, "max_train_steps": 1000})
     accelerator = make_accelerator(config.mixed_precision, device)
-    trainer = build_trainer(accelerator, config, make_config(config, data), data)
-    model, weights = trainer.ebm.model, trainer.parameters
-    columns = u0, u1, t, *_ = trainer.batches.batch(0, torch.arange(size))
+    task = build(accelerator, config, make_config(config, data), data)
+    step, model = Step(accelerator, config, task), task.ebm.model
+    columns = u0, u1, t, *_ = task.batches.batch(0, torch.arange(size))
     x = model.path.sample(u0, u1, t).xt
     features = model.with_condition([x, model.features(x, t)], None)
     time_input = model.net_time(t).to(x.dtype)
@@ -98,7 +121,7 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
         "network": lambda: model.net(features, time_input),
         "features": with_features,
         "prediction": moments,
-        "loss": lambda: trainer.wrapped_loss(*columns),
+        "loss": lambda: step.loss(*columns),
     }
 
     def passes(stage: Callable[[], Tensor]) -> None:
@@ -107,16 +130,16 @@ def time_parts(ebm: EBM, size: int, rounds: int) -> list[dict[str, Any]]:
         accelerator.backward(output.float().mean())
 
     def update() -> None:
-        for weight in weights:
+        for weight in step.weights:
             weight.grad = torch.ones_like(weight)
-        trainer.optimizer.step()
+        step.optimizer.step()
 
     actions = {name: partial(passes, stage) for name, stage in stages.items()} | {
-        "data and noise": lambda: trainer.batches.batch(0, torch.arange(size)),
-        "clipping": lambda: accelerator.clip_grad_norm_(weights, 1e9),
+        "data and noise": lambda: task.batches.batch(0, torch.arange(size)),
+        "clipping": lambda: accelerator.clip_grad_norm_(step.weights, 1e9),
         "optimizer": update,
-        "average": lambda: trainer.ema.step(weights),
-        "step": trainer.train_step,
+        "average": lambda: step.average.step(step.weights),
+        "step": step,
     }
     seconds = time_in_turns(actions, device, rounds)
     network, before, table = seconds["network"], 0.0, []
@@ -158,9 +181,9 @@ def random_images(batch_size: int, shape: Sequence[int], num_levels: int) -> Ima
     return ImageData("random", num_levels, pixels, pixels[:2], pixels[:2])
 
 
-def make_trainer(ebm: EBM, batch_size: int, objective: str, **settings: Any) -> Trainer:
-    """Return a trainer of a network like the model's on random images, without a Stein head unless
-    ``settings`` add one."""
+def make_step(ebm: EBM, batch_size: int, objective: str, **settings: Any) -> Step:
+    """Return a training step of a network like the model's on random images, without a Stein head
+    unless ``settings`` add one."""
     net, config = ebm.config.net, ebm.config
     settings = {
         "divergence": "squared",
@@ -180,7 +203,7 @@ def make_trainer(ebm: EBM, batch_size: int, objective: str, **settings: Any) -> 
     )
     data = random_images(batch_size, config.image_shape, config.num_levels)
     accelerator = make_accelerator("no", ebm.device.type)
-    return build_trainer(accelerator, run, make_config(run, data), data)
+    return Step(accelerator, run, build(accelerator, run, make_config(run, data), data))
 
 
 def time_in_turns(actions: Mapping[str, Action], device: str, rounds: int) -> dict[str, float]:

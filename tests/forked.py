@@ -4,14 +4,15 @@ import multiprocessing
 import os
 import signal
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 
 import torch
 from accelerate.state import AcceleratorState
 from conftest import free_port, load_script
 
 from ebm_app.command_line import run_script
-from ebm_app.training.trainer import Trainer
+from ebm_app.training import loop
+from ebm_app.training.batches import Batches
 from ebm_app.utils.processes import StopSignals
 
 #: where a fork is not safe, the processes import all again
@@ -24,8 +25,8 @@ def run(path, flags, output, num=1, stop=()):
 
     Args:
         output: file to which the processes print.
-        stop: method of ``Trainer``, step and signal: before this call of the method, every process
-            sends itself the signal.
+        stop: "batch" or "validate", step and signal: before this call, every process, or only the
+            one of the given rank, sends itself the signal.
     """
     port, words = str(free_port()), [str(flag) for flag in flags]
     arguments = [(path, words, output, (k, num), port, stop) for k in range(num)]
@@ -50,15 +51,19 @@ def _work(path, flags, output, place, port, stop):
         os.environ.update({name: str(value) for name, value in names.items()})
     AcceleratorState._reset_state(reset_partial_state=True)
     if stop:
-        name, step, signum = stop
-        method = getattr(Trainer, name)
+        name, step, signum, *ranks = stop
+        place, step_of = {
+            "batch": (Batches, lambda batches, step, rows: step),
+            "validate": (loop, lambda run: run.state.step),
+        }[name]
+        call = getattr(place, name)
 
-        def stopped(trainer):
-            if trainer.now.step == step:
+        def stopped(*args):
+            if step_of(*args) == step and rank in (ranks or [rank]):
                 os.kill(os.getpid(), signum)
-            method(trainer)
+            return call(*args)
 
-        setattr(Trainer, name, stopped)
-    with output.open("a", encoding="utf-8") as file, redirect_stdout(file):
+        setattr(place, name, stopped)
+    with output.open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
         code = run_script(load_script(path).main, flags)
     sys.exit(code)

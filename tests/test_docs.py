@@ -85,7 +85,7 @@ def test_api_reference_covers_the_package():
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
     shown = set(re.findall(r"^::: ebm_app\.(\w+)", "\n".join(pages), re.MULTILINE))
     modules = {path.stem for path in (ROOT / "ebm_app").iterdir() if path.suffix in ("", ".py")}
-    assert shown == modules - {"__init__", "__pycache__", "web", "cli", "command_line"}
+    assert shown == modules - {"__init__", "__pycache__", "web", "command_line"}
 
 
 class Parsed(Exception):
@@ -100,7 +100,10 @@ def test_documented_command_parses(command, script, monkeypatch, capsys):
 
     name, arguments = COMMANDS[command]
     main = script(name).main
-    monkeypatch.setattr(sys.modules[main.__module__], "parse", parse_and_stop)
+    module = sys.modules[main.__module__]
+    monkeypatch.setattr(module, "parse", parse_and_stop)
+    if hasattr(module, "peek"):  # the files that the flags name do not exist
+        monkeypatch.setattr(module, "peek", lambda *args: {})
     try:
         with pytest.raises(Parsed):
             main(arguments)

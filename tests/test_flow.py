@@ -12,10 +12,9 @@ from ebm_app.data.datasets import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.nets.unet import NET_INPUTS
-from ebm_app.training.config import with_settings
-from ebm_app.training.ebm import make_config
+from ebm_app.training.build import init_from, make_config
 from ebm_app.training.recipes import recipe
-from ebm_app.training.run import init_from
+from ebm_app.training.settings import with_settings
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")

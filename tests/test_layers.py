@@ -13,7 +13,6 @@ MAX_LINES = 500
 #: of a unit may import each other.
 LAYERS = (
     ("train", "sample", "evaluate", "ui"),
-    ("cli",),
     ("web", "ebm_app"),
     ("training", "anomaly", "ratios"),
     ("evaluation",),

@@ -20,7 +20,7 @@ t = 0 the density is exactly N(0, I); at later times it is normalised if the tim
 exact. Both derivatives come from one backward pass of the same function, unlike the two outputs of
 a ``TimeScoreModel`` with a Stein head.
 
-The network is distilled from a time score model (``training.energy``) and ends where that
+The network is distilled from a time score model (``training.distillation``) and ends where that
 model, as a decoder, recovers the grey levels: at a noise of 0.7 of their distance.
 
 Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, who train both derivatives of an

@@ -56,8 +56,7 @@ class Prediction(NamedTuple):
             require_one_sided(path)
         if self.needs_head and not has_head:
             raise UserError(
-                "This prediction needs a Stein head. Use --stein_factor 1 or --prediction "
-                "normalised."
+                "This prediction needs a Stein head. Use stein_factor 1, or prediction normalised."
             )
 
 

@@ -226,6 +226,6 @@ def check_objective(name: str, divergence: str, prediction: str) -> None:
     predicts_variance = PREDICTIONS[prediction].needs_head
     if (name, divergence) == ("ctsm_v", "poisson") and not predicts_variance:
         raise UserError(
-            f"--divergence poisson needs a posterior variance, which prediction {prediction} "
-            "lacks. Use --divergence squared, or --prediction levels or moments."
+            f"divergence poisson needs a posterior variance, which prediction {prediction} "
+            "lacks. Use divergence squared, or prediction levels or moments."
         )

@@ -13,34 +13,28 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from accelerate.optimizer import AcceleratedOptimizer
+from diffusers.training_utils import EMAModel
+from torch import Tensor
+from torch.amp import GradScaler
 
 from ebm_app.config import without_removed
-from ebm_app.pretrained import (
-    CONFIG_FILE,
-    PREFIX,
-    WEIGHTS_FILE,
-    PretrainedModel,
-    checkpoints,
-)
-from ebm_app.training.config import AnyRun
+from ebm_app.ebm import EBM
+from ebm_app.pretrained import CONFIG_FILE, PREFIX, WEIGHTS_FILE, checkpoints, read_weights
+from ebm_app.training.settings import AnyRun
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE, files
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import STRICT, Count, from_dict
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ebm_app.training.trainer import Trainer
 
 STATE = "state"
 #: Suffix of a checkpoint being written or deleted
 PENDING = ".tmp"
 #: Files of the folder ``state``
-TRAINER_FILE, TENSORS_FILE = "trainer.json", "trainer.safetensors"
-BEST_FILE = "best.safetensors"
+STATE_FILE, TENSORS_FILE, BEST_FILE = "state.json", "state.safetensors", "best.safetensors"
 #: Version of the folder ``state``
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 #: Configuration of the images that a run must be resumed with
 IMAGES = ("image_shape", "num_levels", "num_classes")
 #: Files at the top of an output folder
@@ -49,23 +43,25 @@ LATEST = "latest"
 
 
 @dataclass
-class Progress:
-    """Progress of a run, stored as JSON in a checkpoint.
+class State:
+    """State of a run, stored as JSON in a checkpoint. Times are summed over resumes.
 
     Args:
         settings: settings of the run ("train") and of its model ("ebm").
-        total_batch_size: images per step, over all processes.
+        num_processes: number of processes.
         step: number of completed steps.
         loss: last logged loss, or None.
-        seconds, core_seconds: wall-clock and CPU seconds of all training steps, without
-            validation, summed over resumes; CPU seconds also over processes.
-        elapsed: seconds since the first step, with validations, summed over resumes.
+        seconds: wall-clock seconds of the run, from the start of its processes.
+        start_up_seconds, training_seconds, validation_seconds: those before the first step, of all
+            steps, and of all validations with their previews.
+        last_validation_seconds, last_save_seconds: those of the last validation and checkpoint.
+        core_seconds: CPU seconds of all steps, summed over processes.
         progress, previous_progress: completed fraction of the run after the last step, and after
             the step before.
         decay_began: step at which the learning rate began to decay, or None.
         validated: step of the last validation.
-        validation_images: number of validation images of a run in minutes, 0 for all.
-        validation_seconds, last_validation_seconds: time of all validations, and of the last one.
+        validation_images, preview_images: numbers of images of a validation, and of its samples.
+            The first validation chooses them.
         best: metrics of the best model so far, or None.
         ema_step: number of updates of the averaged weights.
         scaler: state of the gradient scaler of fp16, or None.
@@ -73,19 +69,22 @@ class Progress:
 
     __pydantic_config__: ClassVar = STRICT
     settings: dict[str, dict[str, Any]]
-    total_batch_size: int
+    num_processes: int
     step: Count = 0
     loss: float | None = None
     seconds: float = 0.0
+    start_up_seconds: float = 0.0
+    training_seconds: float = 0.0
+    validation_seconds: float = 0.0
+    last_validation_seconds: float = 0.0
+    last_save_seconds: float = 0.0
     core_seconds: float = 0.0
-    elapsed: float = 0.0
     progress: float = 0.0
     previous_progress: float = 0.0
     decay_began: Count | None = None
     validated: Count = 0
     validation_images: Count = 0
-    validation_seconds: float = 0.0
-    last_validation_seconds: float = 0.0
+    preview_images: Count = 0
     best: dict[str, int | float | None] | None = None
     ema_step: Count = 0
     scaler: dict[str, int | float] | None = None
@@ -96,119 +95,132 @@ def refuse_to_overwrite(output_dir: Path) -> None:
     """Raise a UserError if ``output_dir`` already holds a run."""
     if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
         raise UserError(
-            f"{output_dir} already holds a run. Use another --output_dir, resume with "
-            "--resume_from_checkpoint latest, or replace it with --overwrite_output_dir."
+            f"{output_dir} already holds a run. Use another output_dir, resume it with "
+            "resume_from_checkpoint latest, or replace it with overwrite_output_dir."
         )
 
 
-def prepare_folder(output_dir: Path, overwrite: bool) -> None:
-    """Prepare ``output_dir`` for a new run: delete the previous run if ``overwrite`` is set, and
-    otherwise refuse to replace it. Other files are kept."""
-    if not overwrite:
-        return refuse_to_overwrite(output_dir)
-    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
-        if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
-    for name in RECORDS:
-        (output_dir / name).unlink(missing_ok=True)
+def prepare_folder(output_dir: Path, overwrite: bool, resumed: Path | None = None) -> None:
+    """Prepare ``output_dir`` for a run. Other files are kept.
 
-
-def named_checkpoint(output_dir: Path, name: str) -> Path:
-    """Return the folder of a checkpoint, given its path, its name in ``output_dir``, or the folder
-    of a run for its last checkpoint."""
-    folder = Path(name) if os.path.isdir(name) else output_dir / name
-    return (checkpoints(folder) or [folder])[-1]
-
-
-def recorded_run(kind: type[AnyRun], output_dir: Path, name: str) -> tuple[AnyRun, Path]:
-    """Return the recorded settings of the run to resume, and its checkpoint.
-
-    Args:
-        kind: settings class of the run.
-        output_dir: folder of the run.
-        name: "latest", or the path or name of a checkpoint.
-
-    Raises:
-        UserError: if no checkpoint is intact, or its run uses a removed feature.
+    For a new run, delete the previous run if ``overwrite`` is set, and otherwise refuse to replace
+    it. For a run that is resumed from one of its own checkpoints, rename later checkpoints, which
+    are damaged.
     """
-    named = [named_checkpoint(output_dir, name)]
-    for folder in reversed(checkpoints(output_dir)) if name == LATEST else named:
-        place = folder / STATE / TRAINER_FILE
-        try:
-            if name == LATEST:
-                verify(folder)
-            data = files.read_json(place)
-        except UserError:
-            continue
-        check_version(data, folder)
-        settings = data.get("settings")
-        recorded = settings.get("train") if isinstance(settings, dict) else None
-        if not isinstance(recorded, dict):
-            continue
-        recorded = without_removed(recorded, place)
-        with suppress(UserError):
-            return from_dict(kind, recorded, place), folder
-    raise UserError(
-        f"{output_dir} has no intact checkpoint to resume from. Start a new run with "
-        "--overwrite_output_dir."
-        if name == LATEST
-        else f"{shorten(name)} is not a checkpoint. Use --resume_from_checkpoint latest, or the "
-        f"path of a {PREFIX}N folder."
-    )
+    own = checkpoints(output_dir)
+    if resumed is not None and is_in(resumed, output_dir):
+        for folder in own[own.index(output_dir / resumed.name) + 1 :]:
+            print(f"Skipping a damaged checkpoint: {folder}", file=sys.stderr)
+            os.replace(folder, mkdtemp(prefix=f"{folder.name}.damaged-", dir=output_dir))
+    elif resumed is not None or not overwrite:
+        refuse_to_overwrite(output_dir)
+    else:
+        for folder in [*own, output_dir / PREVIEWS]:
+            if folder.is_dir() and not folder.is_symlink():
+                shutil.rmtree(folder)
+        for name in RECORDS:
+            (output_dir / name).unlink(missing_ok=True)
 
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:
-    """Return the checkpoint to resume from: "latest" selects the last intact one in
-    ``output_dir``; otherwise ``name`` is a path or a name in it. Damaged checkpoints skipped by
-    "latest" are reported on stderr and renamed."""
+    """Return the checkpoint to resume from.
+
+    Args:
+        name: "latest", for the last intact checkpoint in ``output_dir``; a checkpoint, by its path
+            or its name in ``output_dir``; or the folder of a run, for its last checkpoint.
+
+    Raises:
+        UserError: if there is none, it is damaged, or ``output_dir`` has later ones.
+    """
+    own = checkpoints(output_dir)
     if name == LATEST:
-        return _last_intact(output_dir)
-    folder = named_checkpoint(output_dir, name)
-    if not os.path.isdir(folder / STATE):
+        for folder in reversed(own):
+            with suppress(UserError):
+                verify(folder)
+                return folder
         raise UserError(
-            f"{shorten(name)} is not a checkpoint. Use --resume_from_checkpoint latest, or the "
-            f"path of a {PREFIX}N folder."
+            f"{output_dir} has no intact checkpoint to resume from. Start a new run with "
+            "overwrite_output_dir."
+        )
+    folder = Path(name) if os.path.isdir(name) else output_dir / name
+    folder = (checkpoints(folder) or [folder])[-1]
+    if not (folder / STATE).is_dir():
+        raise UserError(
+            f"{shorten(name)} is not a checkpoint. Set resume_from_checkpoint to latest, or to "
+            f"the path of a {PREFIX}N folder."
         )
     verify(folder)
-    own = [checkpoint.resolve() for checkpoint in checkpoints(output_dir)]
-    if folder.resolve() not in own:
-        refuse_to_overwrite(output_dir)
-    elif folder.resolve() != own[-1]:
+    if is_in(folder, output_dir) and folder.name != own[-1].name:
         raise UserError(
             f"{output_dir} has checkpoints later than {folder.name}. To resume from it, use "
-            "another --output_dir."
+            "another output_dir."
         )
     return folder
 
 
-def _last_intact(output_dir: Path) -> Path:
-    for folder in reversed(checkpoints(output_dir)):
-        try:
-            verify(folder)
-            return folder
-        except UserError as error:
-            print(f"Skipping a damaged checkpoint: {error}", file=sys.stderr)
-            os.replace(folder, mkdtemp(prefix=f"{folder.name}.damaged-", dir=output_dir))
-    raise UserError(
-        f"{output_dir} has no intact checkpoint to resume from. Start a new run with "
-        "--overwrite_output_dir."
-    )
+def is_in(folder: Path, output_dir: Path) -> bool:
+    """Whether a checkpoint is one of a run."""
+    return folder.resolve().parent == output_dir.resolve()
 
 
-def save_checkpoint(
-    folder: Path,
-    model: PretrainedModel,
-    tensors: "dict[str, Tensor]",
-    trainer: dict[str, Any],
-    limit: int,
-) -> None:
+def verify(folder: Path) -> None:
+    """Raise a UserError if a file of a checkpoint is missing or truncated."""
+    state = folder / STATE
+    best = [state / BEST_FILE] if files.read_json(state / STATE_FILE).get("best") else []
+    for path in (folder / WEIGHTS_FILE, state / TENSORS_FILE, *best):
+        files.read_header(path)
+
+
+def read_state(folder: Path) -> State:
+    """Read the state of a run from its checkpoint."""
+    path = folder / STATE / STATE_FILE
+    data = files.read_json(path)
+    if data.get("format_version") != FORMAT_VERSION:
+        raise UserError(
+            f"{folder} was written by another version of ebm_app. Resume it with that version."
+        )
+    return from_dict(State, data, str(path))
+
+
+def recorded_settings(kind: type[AnyRun], folder: Path) -> AnyRun:
+    """Return the settings of the run of a checkpoint."""
+    path = folder / STATE / STATE_FILE
+    with files.report_damage(path):
+        return from_dict(kind, without_removed(read_state(folder).settings["train"], path), path)
+
+
+def collect(
+    state: State,
+    ebm: EBM,
+    optimizer: AcceleratedOptimizer,
+    average: EMAModel,
+    scaler: GradScaler | None,
+    losses: Tensor,
+) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint, and complete its state.
+
+    They are "weights.<name>", "optimizer.<index of the weight>.<name>", "ema.<index>" (the
+    averaged weights) and "pending" (``losses`` that are not logged yet).
+    """
+    state.ema_step = average.optimization_step
+    state.scaler = None if scaler is None else scaler.state_dict()
+    tensors = {f"weights.{name}": value.clone() for name, value in ebm.state_dict().items()}
+    for index, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            tensors[f"optimizer.{index}.{name}"] = value
+    tensors |= {f"ema.{i}": value for i, value in enumerate(average.shadow_params)}
+    return {**tensors, "pending": losses}
+
+
+def save(folder: Path, model: EBM, tensors: dict[str, Tensor], state: State, limit: int) -> None:
     """Write a checkpoint, then delete all but the last ``limit`` checkpoints of the run.
 
     Args:
         folder: ``checkpoint-N`` in the output folder.
         model: model with the averaged weights.
-        tensors, trainer: from ``collect``. If ``trainer`` records a best model, its weights
-            are copied from the output folder.
+        tensors: from ``collect``.
+        state: state of the run. If it has a best model, the weights are copied from the output
+            folder.
     """
     output_dir, pending = folder.parent, folder.with_name(folder.name + PENDING)
     for incomplete in checkpoints(output_dir, PENDING):
@@ -216,8 +228,8 @@ def save_checkpoint(
     model.save_pretrained(pending)
     (pending / STATE).mkdir()
     files.write_tensors(pending / STATE / TENSORS_FILE, tensors)
-    files.write_json(pending / STATE / TRAINER_FILE, trainer)
-    if trainer["best"] is not None:
+    files.write_json(pending / STATE / STATE_FILE, asdict(state))
+    if state.best is not None:
         files.replace_file(pending / STATE / BEST_FILE, (output_dir / WEIGHTS_FILE).read_bytes())
     os.replace(pending, folder)
     files.sync_folder(output_dir)
@@ -225,70 +237,48 @@ def save_checkpoint(
         shutil.rmtree(old.rename(old.with_name(old.name + PENDING)))
 
 
-def verify(folder: Path) -> None:
-    """Raise a UserError if a file of a checkpoint is missing or truncated."""
-    state = folder / STATE
-    best = [state / BEST_FILE] if files.read_json(state / TRAINER_FILE).get("best") else []
-    for path in (folder / WEIGHTS_FILE, state / TENSORS_FILE, *best):
-        files.read_header(path)
-
-
-def collect(trainer: "Trainer", losses: "Tensor") -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """Return the tensors and the JSON data of a checkpoint.
-
-    The tensors are "weights.<name>", "optimizer.<index of the weight>.<name>", "ema.<index>" (the
-    averaged weights) and "pending" (``losses`` that are not logged yet).
-    """
-    now, scaler = trainer.now, trainer.accelerator.scaler
-    now.ema_step = trainer.ema.optimization_step
-    now.scaler = None if scaler is None else scaler.state_dict()
-    weights = trainer.ebm.state_dict()
-    tensors = {f"weights.{name}": value.clone() for name, value in weights.items()}
-    for index, values in trainer.optimizer.state_dict()["state"].items():
-        for name, value in values.items():
-            tensors[f"optimizer.{index}.{name}"] = value
-    tensors |= {f"ema.{i}": value for i, value in enumerate(trainer.ema.shadow_params)}
-    return {**tensors, "pending": losses}, asdict(now)
-
-
-def check_version(data: dict[str, Any], folder: Path) -> None:
-    """Raise a UserError for the record of a checkpoint of another version."""
-    if data.get("format_version") != FORMAT_VERSION:
+def load(
+    folder: Path,
+    new: State,
+    ebm: EBM,
+    optimizer: AcceleratedOptimizer,
+    average: EMAModel,
+    scaler: GradScaler | None,
+) -> tuple[State, list[Tensor]]:
+    """Load the weights, the optimizer and the average of a checkpoint. Return the state of the
+    run, with the settings of ``new``, and the losses that are not logged yet."""
+    saved = read_state(folder)
+    if saved.num_processes != new.num_processes:
         raise UserError(
-            f"{folder} was written by another version of ebm_app. Resume it with that version."
+            f"{folder} was trained by {saved.num_processes} processes, got {new.num_processes}. "
+            f"Resume it with torchrun --nproc_per_node {saved.num_processes}."
         )
+    with files.report_damage(folder / STATE):
+        if any(saved.settings["ebm"][key] != new.settings["ebm"][key] for key in IMAGES):
+            raise UserError(
+                f"{folder} was trained on images of another shape or number of levels or classes. "
+                "Resume with the images of its start."
+            )
+        tensors = files.read_tensors(folder / STATE / TENSORS_FILE)
+        if scaler is not None:
+            scaler.load_state_dict(saved.scaler)
+        ebm.load_state_dict({name: tensors[f"weights.{name}"] for name in ebm.state_dict()})
+        state = defaultdict(dict)
+        for _, index, name in (key.split(".") for key in tensors if key.startswith("optimizer.")):
+            state[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        shadow = range(len(average.shadow_params))
+        average.shadow_params = [tensors[f"ema.{i}"].to(ebm.device) for i in shadow]
+        average.optimization_step = saved.ema_step
+        pending = list(tensors["pending"].to(ebm.device))
+    return replace(saved, settings=new.settings), pending
 
 
-def load(trainer: "Trainer", folder: Path) -> None:
-    """Resume the run of a trainer from a checkpoint."""
-    place = folder / STATE / TRAINER_FILE
-    data = files.read_json(place)
-    check_version(data, folder)
-    saved, model = from_dict(Progress, data, str(place)), trainer.ebm
-    if saved.total_batch_size != trainer.now.total_batch_size:
-        raise UserError(
-            f"{folder} was trained with {saved.total_batch_size} images per step, over all "
-            f"processes, got {trainer.now.total_batch_size}. Resume with as many processes."
-        )
-    if any(saved.settings["ebm"][key] != trainer.now.settings["ebm"][key] for key in IMAGES):
-        raise UserError(
-            f"{folder} was trained on images of another shape or number of levels or classes. "
-            "Resume with the images of its start."
-        )
-    tensors = files.read_tensors(folder / STATE / TENSORS_FILE)
-    if trainer.accelerator.scaler is not None:
-        trainer.accelerator.scaler.load_state_dict(saved.scaler)
-    model.load_state_dict({name: tensors[f"weights.{name}"] for name in model.state_dict()})
-    state = defaultdict(dict)
-    for _, index, name in (key.split(".") for key in tensors if key.startswith("optimizer.")):
-        state[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
-    groups = trainer.optimizer.state_dict()["param_groups"]
-    trainer.optimizer.load_state_dict({"state": state, "param_groups": groups})
-    shadow = range(len(trainer.ema.shadow_params))
-    trainer.ema.shadow_params = [tensors[f"ema.{i}"].to(model.device) for i in shadow]
-    trainer.ema.optimization_step = saved.ema_step
-    trainer.now = replace(saved, settings=trainer.now.settings)
-    trainer.pending = list(tensors["pending"].to(model.device))
-    trainer.start = (saved.step, saved.seconds)
-    if folder.resolve() == trainer.folder(saved.step).resolve():
-        trainer.saved = saved.step
+def restore_best(folder: Path, state: State, ebm: EBM, output_dir: Path) -> None:
+    """Copy the best model of a checkpoint to the output folder of its run."""
+    if state.best is not None:
+        best = folder / STATE / BEST_FILE
+        read_weights(best, ebm)  # raises an error for damaged weights
+        ebm.save_config(output_dir)
+        files.replace_file(output_dir / WEIGHTS_FILE, best.read_bytes())

@@ -1,7 +1,9 @@
-"""Metrics of a training run: ``metrics.jsonl``, accelerate's trackers, and a plot."""
+"""Metrics of a training run: ``metrics.jsonl``, accelerate's trackers, lines on stderr, and a
+plot."""
 
 import json
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from accelerate import Accelerator
 
-from ebm_app.training.config import Run
+from ebm_app.training.checkpoint import State
+from ebm_app.training.settings import Run
 from ebm_app.utils import METRICS_FILE
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import finite_or_none, to_dict
@@ -48,6 +51,17 @@ class MetricsLog:
                 os.fsync(file.fileno())
         if self.config.report_to != "jsonl":
             self.accelerator.log(numbers, step=step)
+
+    def log(self, state: State, learning_rate: float, images_per_second: float) -> None:
+        """Append a row for the steps since the last log. Without a terminal, which shows a
+        progress bar, also print a line on stderr."""
+        speeds = {"images_per_second": images_per_second, "core_seconds": state.core_seconds}
+        self.write(state.step, loss=state.loss, learning_rate=learning_rate, **speeds)
+        if self.accelerator.is_main_process and not sys.stderr.isatty():
+            words = [f"step {state.step}: loss {state.loss:.4f}"]
+            if state.best is not None:
+                words.append(f"{state.best['validation_bits_per_dim']:.3f} bits per dim")
+            print(*words, f"{images_per_second:.0f} images/s", sep=", ", file=sys.stderr)
 
     def draw(self, step: int, name: str, image: np.ndarray) -> None:
         """Send an image (H, W, C) uint8 to TensorBoard and Weights & Biases."""

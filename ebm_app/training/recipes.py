@@ -1,7 +1,4 @@
-"""Recipes: the default settings of a training run for a data set.
-
-This module does not import torch, so that ``--help`` is fast.
-"""
+"""Recipes: the default settings of a training run for a data set."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +6,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ebm_app.config import max_resolutions
-from ebm_app.training.config import AUTO, Train
+from ebm_app.training.settings import AUTO, Train
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.registry import choose
 
 #: Image shape and number of grey levels of the named data sets, for the defaults in ``--help``
@@ -90,6 +88,9 @@ SIZES = {
 #: "tiny" is better for MNIST after 2 and 10 minutes and "small" after 60; for digits, "tiny" after
 #: 2 minutes and "small" after 10.
 SMALL_MINUTES, SMALL_MINUTES_DIGITS = 30.0, 5.0
+#: Settings that follow from the shape and the grey levels of the images
+OF_IMAGES = ("block_out_channels", "layers_per_block", "attention_levels", "num_heads")
+OF_IMAGES += ("norm_num_groups", "input_frequencies")
 #: Channels per attention head
 HEAD_CHANNELS = 64
 
@@ -118,7 +119,7 @@ def recipe(
     chosen = SIZES[choose("size", size, SIZES)]
     if dataset == "digits":
         if size not in ("tiny", "small"):
-            raise UserError(f"Data set digits has no network of --size {size}. Use tiny or small.")
+            raise UserError(f"Data set digits has no network of size {size}. Use tiny or small.")
         base = replace(DIGITS, **DIGITS_TINY) if size == "tiny" else DIGITS
     else:
         network = network_settings(chosen, image_shape)
@@ -142,8 +143,6 @@ def fitting_size(run: Train) -> str:
     limit = SMALL_MINUTES_DIGITS if run.dataset == "digits" else SMALL_MINUTES
     if run.max_train_minutes is None or run.max_train_minutes >= limit:
         return "small"
-    from ebm_app.utils.processes import resolve_device  # imports torch
-
     return "tiny" if resolve_device(run.device) == "cpu" else "small"
 
 

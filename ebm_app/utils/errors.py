@@ -51,6 +51,8 @@ class Interrupted(Exception):
         self.signum = signum
 
 
+#: Messages of torch.distributed about a process that has ended
+LOST = ("Connection closed by peer", "Connection reset by peer")
 #: Optional package -> extra that installs it
 EXTRAS = {"datasets": "hub", "gradio": "ui", "matplotlib": "plots", "pandas": "tables"}
 EXTRAS |= {"zuko": "spline"}
@@ -67,6 +69,8 @@ def user_message(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno is not None:
         place = "a file" if error.filename is None else " ".join(str(error.filename).splitlines())
         return f"Cannot access {place}: {error.strerror}."
+    if any(text in str(error) for text in LOST):
+        return "Another process of the run has ended. Resume the run from its last checkpoint."
     # memory errors of numpy, torch on a GPU, torch on the CPU, and importing torch
     names = {kind.__name__ for kind in type(error).__mro__}
     texts = ("allocate memory", "failed to map segment")
@@ -92,7 +96,7 @@ def _describe(detail: ErrorDetails) -> str:
             return f"key {field} is missing"
         case "value_error":  # raised by a validator of this package
             return f"{field} {detail['msg'].removeprefix('Value error, ')}".strip()
-    message = detail["msg"].replace("Input should be", "must be")
+    message = detail["msg"].replace("Input should be", "must be").partition(", unable to")[0]
     return f"{field} {message}, got {shorten(repr(detail['input']))}".strip()
 
 

@@ -118,7 +118,7 @@ def lock(path: Path) -> AbstractContextManager:
     except Timeout:
         raise UserError(
             f"Another process is writing to {path.parent}. Wait until it ends, or use another "
-            "--output_dir."
+            "output_dir."
         ) from None
 
 

@@ -4,28 +4,39 @@
 import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from typing import Any, TypeVar
 
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument, from_strings, user_errors
 
 T = TypeVar("T")
+#: Min likeness of the name that an error suggests, as in ``difflib.get_close_matches``
+CLOSE = 0.6
+#: Max number of names that an error lists; of more, it lists the nearest three
+FEW = 6
 
 
 def choose(kind: str, name: str, options: Iterable[str]) -> str:
-    """Return ``name`` if it is one of ``options``.
+    """Return ``name`` if it is one of ``options``. The error lists the nearest of many options.
 
     Args:
         kind: what the options are, in error messages, such as "sampler".
     """
     names = sorted(options)
     if not isinstance(name, str) or name not in names:
-        near = get_close_matches(str(name), names, 1)
-        advice = f"did you mean '{near[0]}'? Choose" if near else "choose"
-        raise UserError(
-            f"unknown {kind} '{shorten(name)}': {advice} one of {', '.join(names) or 'none'}"
-        )
+
+        def likeness(option: str) -> float:
+            initials = "".join(word[:1] for word in option.split("_"))  # lr for learning_rate
+            return max(SequenceMatcher(None, str(name), x).ratio() for x in (option, initials))
+
+        nearest = sorted(names, key=likeness, reverse=True)[:3]
+        advice = f"the nearest are {', '.join(nearest)}"
+        if len(names) <= FEW:
+            advice = f"choose one of {', '.join(names) or 'none'}"
+        if nearest and likeness(nearest[0]) >= CLOSE:
+            advice = f"did you mean '{nearest[0]}'? {advice[0].upper()}{advice[1:]}"
+        raise UserError(f"unknown {kind} '{shorten(name)}': {advice}")
     return name
 
 

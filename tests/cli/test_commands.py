@@ -15,8 +15,8 @@ from ebm_app.command_line import Positional, argument, parse
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.sampling import SAMPLERS
-from ebm_app.training.config import Train, TrainEnergy
-from ebm_app.training.ebm import NAMES
+from ebm_app.training.build import NAMES
+from ebm_app.training.settings import Train, TrainEnergy
 from ebm_app.utils.errors import UserError, user_message
 from ebm_app.utils.fields import (
     Positive,
@@ -70,7 +70,8 @@ TEXTS = ["-1", "0", "1", "1.5", "nan", "-inf", "1e400", "1e308", "x", "", "9" * 
 SCRIPTS = [path for path in ROOT.glob("evaluate/*.py") if "Arguments" in path.read_text()]
 #: Settings classes, by name
 KINDS = {kind.__name__: kind for kind in (SAMPLERS | ESTIMATORS | DEQUANTISERS).values()}
-KINDS |= {"train": Train, "energy": TrainEnergy, "sample": sample.Arguments, "ui": web.Arguments}
+KINDS |= {"train": Train, "energy": TrainEnergy, "flow": load_script("train/flow.py").Arguments}
+KINDS |= {"sample": sample.Arguments, "ui": web.Arguments}
 KINDS |= {path.stem: import_module(path.stem).Arguments for path in SCRIPTS}
 
 
@@ -117,6 +118,13 @@ def test_unknown_word_exits_with_code_2(capsys, words):
     with pytest.raises(SystemExit) as stop:
         parse(Walk, "A walk.", words.split())
     assert stop.value.code == 2 and capsys.readouterr().err
+
+
+def test_numbers_are_named_in_errors(capsys):
+    for flag, expected in (("--num_steps", "an integer"), ("--pace", "a number")):
+        with pytest.raises(SystemExit):
+            parse(Walk, "A walk.", ["here", flag, "few"])
+        assert f"Error parsing {flag}: expected {expected}, got 'few'" in capsys.readouterr().err
 
 
 def test_settings_reach_every_class_with_the_field():

@@ -115,11 +115,11 @@ def test_mi_script_learns_the_gaussians_of_the_paper(script, tmp_path, capsys):
 def test_objectives_are_timed_on_the_same_network(folder, tmp_path):
     """Without the labels of the model."""
     ebm = EBM(replace(GREY, num_classes=3))
-    trainers = [speed.make_trainer(ebm, 3, name) for name in speed.OBJECTIVES]
-    (size,) = {sum(p.numel() for p in trainer.parameters) for trainer in trainers}
+    steps = [speed.make_step(ebm, 3, name) for name in speed.OBJECTIVES]
+    (size,) = {sum(p.numel() for p in step.weights) for step in steps}
     settings = {"divergence": "poisson", "prediction": "moments", "stein_factor": 1.0}
-    head = speed.make_trainer(ebm, 3, "ctsm_v", **settings)
-    assert sum(p.numel() for p in head.parameters) > size
+    head = speed.make_step(ebm, 3, "ctsm_v", **settings)
+    assert sum(p.numel() for p in head.weights) > size
     flags = "--batch_size 4 --rounds 1 --device cpu --output_dir".split()
     figures = figures_of(speed, folder / "grey", *flags, tmp_path)
     assert read_json(tmp_path / "speed.json")["figures"] == figures

@@ -9,21 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import GREY, SMALL, TINY, call, config_flags, error_of
+from conftest import GREY, SMALL, TINY, call, config_flags, error_of, load_script
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ebm_app.cli import train
 from ebm_app.ebm import EBM
-from ebm_app.training.ebm import flow_of_run
+from ebm_app.training.build import LOCK, latent_flow
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.recipes import DIGITS
-from ebm_app.training.run import LOCK
 from ebm_app.utils import processes
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json
 from ebm_app.utils.output import lock
 
+train = load_script("train/ebm.py")
 #: Settings and what their error says
 SETTING_ERRORS = [
     ({"t_margin": 0.7}, "t_margin.*0.5"),
@@ -36,8 +35,10 @@ SETTING_ERRORS = [
 ERRORS = {
     "--objective nce": "ctsm, ctsm_v, tsm",
     "--objective tsm": "Set stein_factor to 0",
-    "--objective tsm --stein_factor 0 --prediction raw --compile inductor": "Leave out --compile",
+    "--objective tsm --stein_factor 0 --prediction raw --compile inductor": "Leave out compile",
     "--resume_from_checkpoint latest": "no intact checkpoint",
+    "--report_to wandb": "wandb is not installed. Run pip install wandb.$",
+    "--max_train_steps abc": "max_train_steps must be a valid integer, got 'abc'$",
 }
 
 
@@ -104,7 +105,7 @@ def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     data = ["--dataset", f"folder:{image_folder}", "--output_dir", tmp_path / "run", "--dry_run"]
     assert call(train, *data, *TINY, "--learning_rate", "0.01") == 0
     first = json.loads(capsys.readouterr().out)
-    assert first["minutes"] == 60 and first["seconds_per_validation"] > 0
+    assert first["minutes"] == 60 and first["weights"] > 0
     assert first["steps"] * first["seconds_per_step"] == pytest.approx(3600, rel=0.01)
     assert 0 < first["seconds_per_step"] < 60 and 0.1 < first["peak_memory_gib"] < 100
     assert first["train"]["learning_rate"] == 0.01
@@ -145,12 +146,24 @@ def test_latent_run_finds_the_flow_of_its_initial_model(tmp_path, capsys):
     EBM(replace(GREY, space="gaussian")).save_pretrained(tmp_path / "latent")
     settings = SMALL | {"init_from": str(tmp_path / "latent"), "space": "gaussian"}
     started = replace(DIGITS, **settings)
-    assert flow_of_run(started).config.space == "gaussian"
-    assert flow_of_run(replace(DIGITS, init_from="digits")) is None
+    assert latent_flow(started.init_from).config.space == "gaussian"
+    assert latent_flow("digits") is None
     (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": to_dict(started)}}))
     flags = ["--config", tmp_path / "run.json", "--space", "ambient", "--dry_run"]
     assert call(train, *flags) == 0
     assert json.loads(capsys.readouterr().out)["train"]["init_from"] is None
+
+
+def test_short_run_in_minutes_is_explained(capsys, tmp_path):
+    """Its minutes have passed when the first step begins."""
+    flags = ["--output_dir", tmp_path / "run", "--max_train_minutes", 1e-3, *TINY]
+    assert call(train, *flags, "--size", "small") == 0
+    printed = capsys.readouterr()
+    assert "Trained for 1 step: use --size tiny or more minutes." in printed.err
+    figures = json.loads(printed.out.splitlines()[-1])
+    assert figures["steps"] == 1 and figures["validation_images"] == 2
+    assert read_json(tmp_path / "run" / "run.json")["figures"] == figures
+    assert (tmp_path / "run" / "checkpoint-1").is_dir()
 
 
 def test_run_is_replaced_only_on_request(capsys, run):
@@ -168,7 +181,7 @@ def test_resume_by_folder_restores_data_and_settings(trained, run, capsys):
     changes = {"dataset": "digits", "resolution": 4, "size": "base", "learning_rate": 0.5}
     for name, value in (changes | {"config": run / "run.json"}).items():
         assert call(train, *flags, f"--{name}", value) == 2
-        assert f"but --{name} is" in capsys.readouterr().err
+        assert f"but {name} is" in capsys.readouterr().err
     assert call(train, *flags) == 0
     assert "Training on 1 x cpu" in capsys.readouterr().err
     assert EBM.from_pretrained(trained).config == EBM.from_pretrained(run).config

@@ -14,9 +14,9 @@ from ebm_app.data import datasets
 from ebm_app.data.datasets import load_images
 from ebm_app.data.files import HELD_OUT, SPLITS, hold_out
 from ebm_app.evaluation.held_out import images_for, labels_for
-from ebm_app.training.config import with_settings
-from ebm_app.training.ebm import make_config
+from ebm_app.training.build import make_config
 from ebm_app.training.recipes import recipe
+from ebm_app.training.settings import with_settings
 
 
 def fill(folder, number=60, start=0, size=(5, 6), suffix=".png", channels=1):

@@ -27,7 +27,7 @@ from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
 from ebm_app.nets.denoisers import FACTORS, DenoiserModel
 from ebm_app.pretrained import PIPELINE_FILE
 from ebm_app.sampling import DPMSampler
-from ebm_app.training.ebm import latent_flow
+from ebm_app.training.build import latent_flow
 from ebm_app.utils.tensors import derivative, expand_like
 
 SHAPE = (1, 4, 4)

@@ -16,8 +16,8 @@ from ebm_app.nets.energy import GAIN, EnergyModel, LevelMixture
 from ebm_app.nets.model import MIN_NODES, TimeScoreModel
 from ebm_app.nets.prediction import ENERGY
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.training.config import TrainEnergy
-from ebm_app.training.energy import Distillation, build_trainer, energy_config
+from ebm_app.training.distillation import Distillation, build, energy_config
+from ebm_app.training.settings import TrainEnergy
 from ebm_app.utils.tensors import (
     CHUNK_SIZES,
     expand_like,
@@ -247,9 +247,7 @@ def test_student_starts_from_the_network_of_its_teacher():
     for weight in net.last_layer.parameters():  # zero, and thus without time
         nn.init.normal_(weight, std=0.1)
     config = TrainEnergy(model="grey", max_train_steps=1, train_batch_size=4)
-    trainer = build_trainer(Accelerator(cpu=True), config, teacher, data)
-    student = trainer.ebm
-    assert trainer.now.settings["train"]["model"] == "grey"
+    student = build(Accelerator(cpu=True), config, teacher, data).ebm
     assert student.config.prediction == ENERGY
     own, theirs = student.model.net.unet, net.unet
     assert torch.equal(own.time_embedding.linear_1.weight, theirs.time_embedding.linear_1.weight)

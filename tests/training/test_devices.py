@@ -17,7 +17,7 @@ from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.samplers import DPMSampler, ProbabilityFlowSampler
 from ebm_app.training.batches import Batches
-from ebm_app.training.trainer import Loss
+from ebm_app.training.loop import Loss
 from ebm_app.utils import random
 from ebm_app.utils.random import BatchNoise, make_generator
 from ebm_app.utils.tensors import copy_to

@@ -16,9 +16,9 @@ from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.pretrained import BUNDLED
-from ebm_app.training.config import Train, read_settings, with_settings
-from ebm_app.training.ebm import make_config
+from ebm_app.training.build import make_config
 from ebm_app.training.recipes import DIGITS
+from ebm_app.training.settings import Train, read_settings, with_settings
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 

@@ -15,9 +15,9 @@ from conftest import GREY, ROOT, SMALL, TINY, config_flags, equal_tensors, witho
 from safetensors.torch import load_file
 
 from ebm_app.ebm import EBM
-from ebm_app.training.checkpoint import checkpoints, find_checkpoint, save_checkpoint, verify
+from ebm_app.training import loop
+from ebm_app.training.checkpoint import State, checkpoints, find_checkpoint, save, verify
 from ebm_app.training.metrics import read_metrics
-from ebm_app.training.trainer import Trainer
 from ebm_app.utils.files import read_json
 
 STEPS = config_flags("short", SMALL | {"checkpointing_steps": 4, "validation_steps": 6})
@@ -33,14 +33,13 @@ def train(image_folder):
     def run(folder, *flags, num=1, stop=(), steps=STEPS):
         words = ["--dataset", f"folder:{image_folder}", "--output_dir", folder, *steps]
         output = folder.with_suffix(".txt")
-        (code,) = forked.run("train/ebm.py", [*words, *flags], output, num, stop)
-        return code
+        return forked.run("train/ebm.py", [*words, *flags], output, num, stop)
 
     return run
 
 
 def outcome(folder):
-    state = load_file(folder / "checkpoint-12" / "state" / "trainer.safetensors")
+    state = load_file(folder / "checkpoint-12" / "state" / "state.safetensors")
     return state, without_speeds(read_metrics(folder / "metrics.jsonl"))
 
 
@@ -48,7 +47,7 @@ def outcome(folder):
 def whole_run(tmp_path_factory, train):
     """The state and the metrics of an uninterrupted run of one process with a batch of 8."""
     folder = tmp_path_factory.mktemp("whole") / "1"
-    assert train(folder, *WHOLE) == 0
+    assert train(folder, *WHOLE) == {0}
     return outcome(folder)
 
 
@@ -56,27 +55,27 @@ def test_stopped_and_killed_run_resumes_bit_for_bit(tmp_path, train, whole_run):
     """SIGINT and SIGTERM save a checkpoint; SIGKILL leaves the last one. An interrupted
     validation is repeated."""
     folder = tmp_path / "run"
-    stop = ("train_step", 1, signal.SIGINT)
-    assert train(folder, *WHOLE, stop=stop) == 128 + signal.SIGINT
+    stop = ("batch", 1, signal.SIGINT)
+    assert train(folder, *WHOLE, stop=stop) == {128 + signal.SIGINT}
     assert (folder / "checkpoint-2").exists()
-    stop = ("validate_if_due", 6, signal.SIGTERM)
-    assert train(folder, *WHOLE, *RESUME, stop=stop) == 128 + signal.SIGTERM
-    state = read_json(folder / "checkpoint-6" / "state" / "trainer.json")
+    stop = ("validate", 6, signal.SIGTERM)
+    assert train(folder, *WHOLE, *RESUME, stop=stop) == {128 + signal.SIGTERM}
+    state = read_json(folder / "checkpoint-6" / "state" / "state.json")
     assert state["step"] == 6 and state["validated"] == 0
-    stop = ("train_step", 9, signal.SIGKILL)
-    assert train(folder, *WHOLE, *RESUME, stop=stop) == -signal.SIGKILL
+    stop = ("batch", 9, signal.SIGKILL)
+    assert train(folder, *WHOLE, *RESUME, stop=stop) == {-signal.SIGKILL}
     assert read_json(folder / "run.json")["figures"] is None
     assert not (folder / "checkpoint-12").exists()
-    assert train(folder, *WHOLE, *RESUME) == 0
+    assert train(folder, *WHOLE, *RESUME) == {0}
     (tensors, rows), (whole_tensors, whole_rows) = outcome(folder), whole_run
     assert rows == whole_rows and equal_tensors(tensors, whole_tensors)
 
 
 def test_two_processes_match_one_with_twice_the_batch(tmp_path, train, whole_run):
     """Also if both are stopped and resumed."""
-    stop = ("validate_if_due", 6, signal.SIGTERM)
-    assert train(tmp_path / "2", num=2, stop=stop) == 128 + signal.SIGTERM
-    assert train(tmp_path / "2", *RESUME, num=2) == 0
+    stop = ("validate", 6, signal.SIGTERM)
+    assert train(tmp_path / "2", num=2, stop=stop) == {128 + signal.SIGTERM}
+    assert train(tmp_path / "2", *RESUME, num=2) == {0}
     (one, lines_one), (two, lines_two) = whole_run, outcome(tmp_path / "2")
     for a, b in zip(lines_one, lines_two, strict=True):
         assert a.keys() == b.keys()
@@ -92,18 +91,29 @@ def test_two_processes_match_one_with_twice_the_batch(tmp_path, train, whole_run
 def test_timed_run_has_equal_steps_on_all_processes(tmp_path, train, monkeypatch):
     """Different numbers of steps would leave a process waiting for the other. The second process
     starts 3 seconds earlier."""
-    fit = Trainer.fit
+    fit = loop.fit
 
-    def fit_after_start(trainer, start_up):
-        return fit(trainer, start_up + 3.0 * trainer.accelerator.process_index)
+    def fit_after_start(accelerator, config, task, output, start, resumed):
+        start -= 3.0 * accelerator.process_index
+        return fit(accelerator, config, task, output, start, resumed)
 
-    monkeypatch.setattr(Trainer, "fit", fit_after_start)
+    monkeypatch.setattr(loop, "fit", fit_after_start)
     folder = tmp_path / "2"
-    assert train(folder, "--max_train_minutes", "0.2", num=2, steps=TINY) == 0
+    assert train(folder, "--max_train_minutes", "0.2", num=2, steps=TINY) == {0}
     record = read_json(folder / "run.json")
     steps, began = (record["figures"][name] for name in ("steps", "decay_began"))
     assert (folder / f"checkpoint-{steps}").is_dir() and 0 < began < steps
     assert record["figures"]["seconds"] == pytest.approx(12, abs=4)
+
+
+def test_death_of_a_process_ends_the_others(tmp_path, train):
+    begin = time.perf_counter()
+    stop = ("batch", 5, signal.SIGKILL, 1)
+    code = train(tmp_path / "2", num=2, stop=stop)
+    assert code == {2, -signal.SIGKILL} and time.perf_counter() - begin < 60
+    log = (tmp_path / "2.txt").read_text()
+    assert "Another process of the run has ended" in log and "Traceback" not in log
+    assert train(tmp_path / "2", *RESUME, num=2) == {0}
 
 
 def test_launcher_that_starts_too_few_processes_is_reported(tmp_path):
@@ -139,19 +149,19 @@ def killed(work, number):
 
 def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path):
     whole, run = tmp_path / "whole", tmp_path / "run"
-    ebm, trainer = EBM(GREY), {"best": {"validation_loss": 1.0}}
+    ebm, state = EBM(GREY), State({}, 1, best={"validation_loss": 1.0})
     ebm.save_pretrained(whole)
 
-    def save(folder):
-        save_checkpoint(folder, ebm, {"x": torch.zeros(3)}, trainer, 1)
+    def save_in(folder):
+        save(folder, ebm, {"x": torch.zeros(3)}, state, 1)
 
     for earlier in ("checkpoint-4", "checkpoint-8"):
-        save(whole / earlier)
+        save_in(whole / earlier)
     steps, is_killed = [], True
     while is_killed:  # at the first file operation, the second, ... of a fresh copy
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(whole, run)
-        is_killed = killed(lambda: save(run / "checkpoint-12"), len(steps) + 1)
+        is_killed = killed(lambda: save_in(run / "checkpoint-12"), len(steps) + 1)
         for checkpoint in checkpoints(run):
             verify(checkpoint)
         steps.append(find_checkpoint(run, "latest").name)
@@ -182,4 +192,4 @@ def test_processes_end_with_a_killed_launcher(tmp_path, image_folder):
         process.kill()
     assert not alive
     (saved,) = folder.glob("checkpoint-*")
-    assert read_json(saved / "state" / "trainer.json")["step"] > 0
+    assert read_json(saved / "state" / "state.json")["step"] > 0

@@ -49,7 +49,7 @@ def rows_of(folder: Path) -> list[dict]:
 
 def test_removed_fields_of_a_checkpoint_are_ignored_unless_in_use(whole, run):
     shutil.rmtree(run / "checkpoint-12")
-    path = run / "checkpoint-8" / "state" / "trainer.json"
+    path = run / "checkpoint-8" / "state" / "state.json"
     data = read_json(path)
     data["settings"]["ebm"]["early"] = None
     data["settings"]["train"]["early_channels"] = [8]
@@ -73,13 +73,13 @@ def test_earlier_checkpoint_resumes_in_another_folder(whole, run, tmp_path):
 
 def test_resume_ignores_damaged_and_temporary_files(whole, run, capsys):
     last = run / "checkpoint-12"
-    for name in ("model.safetensors", "state/trainer.safetensors", "state/best.safetensors"):
+    for name in ("model.safetensors", "state/state.safetensors", "state/best.safetensors"):
         content = (last / name).read_bytes()
         (last / name).write_bytes(content[:-1])
         assert Path(name).name in error_of(find_checkpoint, run, str(last))
         (last / name).write_bytes(content)
-    (last / "state" / "trainer.json").unlink()
-    assert "trainer.json" in error_of(find_checkpoint, run, str(last))
+    (last / "state" / "state.json").unlink()
+    assert "state.json" in error_of(find_checkpoint, run, str(last))
     (run / "run.json").write_text('{"command": [')
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"ste')
@@ -108,7 +108,7 @@ def test_run_without_validation_is_its_last_checkpoint(run):
     assert equal_tensors(ebm.state_dict(), last.state_dict())
 
 
-@pytest.mark.parametrize("name", ["trainer.safetensors", "best.safetensors"])
+@pytest.mark.parametrize("name", ["state.safetensors", "best.safetensors"])
 def test_mismatched_tensors_are_refused(run, name):
     last, top = run / "checkpoint-12", (run / "model.safetensors").read_bytes()
     (last / "state" / name).write_bytes(save({"x": torch.zeros(1)}))
@@ -118,11 +118,11 @@ def test_mismatched_tensors_are_refused(run, name):
 
 
 def test_checkpoint_of_another_version_is_named(run):
-    path = run / "checkpoint-12" / "state" / "trainer.json"
+    path = run / "checkpoint-12" / "state" / "state.json"
     for changed in ({"format_version": 0}, {"settings": []}):
         path.write_text(json.dumps(read_json(path) | changed))
         message = error_of(train, IMAGES, run, **LATEST)
-        assert "another version" in message and "--overwrite_output_dir" not in message
+        assert "another version" in message and "overwrite_output_dir" not in message
 
 
 def test_energy_network_resumes_exactly(script, tmp_path):

@@ -116,6 +116,9 @@ def test_invalid_arguments_are_refused(tmp_path):
         (IMAGES, {"validation": IMAGES[..., :4]}, "got (12, 1, 8, 4)"),
         (IMAGES[:2], {}, "at least 3"),
         (IMAGES, {"learning_rate": "fast"}, "learning_rate"),
+        (IMAGES, {"lr": 3}, "'lr': did you mean 'learning_rate'? The nearest are"),
+        (IMAGES, {"validaton": IMAGES}, "did you mean 'validation'"),
+        (IMAGES, {"report_to": "wandb"}, "wandb is not installed. Run pip install wandb."),
     ):
         assert message in error_of(train, images, tmp_path / "run", num_levels=17, **settings)
     assert not (tmp_path / "run").exists()

@@ -11,16 +11,17 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import TINY, call, error_of
+from conftest import TINY, call, error_of, load_script
 from matplotlib.figure import Figure
 
 import bpd
-from ebm_app.cli import train
 from ebm_app.data.pictures import save_image
 from ebm_app.ratios.rows import read_rows
 from ebm_app.training.metrics import read_metrics
 from ebm_app.utils.errors import UserError, user_message
 from ebm_app.utils.files import read_json, read_tensors, save_figure, write_json, write_tensors
+
+train = load_script("train/ebm.py")
 
 WRITE = {
     "record": lambda path: write_json(path, {}),

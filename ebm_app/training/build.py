@@ -1,8 +1,13 @@
-"""Training of energy-based models of images."""
+"""What a run needs: its processes and folder, its model and batches. ``train`` is the training
+script as a function."""
 
+import inspect
 import os
+import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import DynamoBackend, LoggerType
+from diffusers import ModelMixin
 from torch import Tensor
 
 from ebm_app.config import EBMConfig, PathConfig, UNetConfig
@@ -35,29 +43,42 @@ from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.paths import PATHS, require_one_sided
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.batches import Batches
-from ebm_app.training.checkpoint import recorded_run
-from ebm_app.training.config import Train, resumed, with_settings
+from ebm_app.training.checkpoint import find_checkpoint, prepare_folder, recorded_settings
+from ebm_app.training.loop import Task, fit
+from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.recipes import fitting_size, recipe
-from ebm_app.training.run import (
-    check_run,
-    fit_and_report,
-    init_from,
-    open_run,
-    refuse_compiler,
-    start_or_resume,
+from ebm_app.training.schedule import SCHEDULES, WSD
+from ebm_app.training.settings import Run, Train, resumed, with_settings
+from ebm_app.utils import RUN_FILE
+from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.fields import PathArgument, check_argument, from_attributes, to_dict
+from ebm_app.utils.output import Output, lock
+from ebm_app.utils.processes import (
+    describe_devices,
+    make_accelerator,
+    on_main,
+    resolve_device,
+    shut_down,
+    stop_with_launcher,
 )
-from ebm_app.training.trainer import Trainer
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import PathArgument, check_argument, from_attributes
-from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.registry import choose
 
 #: Margin of uniformly dequantised images with 256 levels; the noise of the last time then has a
 #: standard deviation of 1 / 78 of a bin
 UNIFORM_T_MARGIN = 5e-9
-#: Settings of the command line that ``train`` does not use
-COMMAND_LINE = ("config", "data_root", "download", "dry_run", "resolution")
-COMMAND_LINE += ("image_column", "label_column")
+#: Lock file: one training run per output folder
+LOCK = ".lock"
+#: Backends of torch.compile that do not compile
+UNCOMPILED = (DynamoBackend.NO, DynamoBackend.EAGER)
+#: Fewer steps than these are too few for a useful model
+FEW_STEPS = 100
+#: Settings of the script that ``train`` does not have
+OF_SCRIPT = {"config", "data_root", "download", "dry_run", "resolution", "image_column"}
+OF_SCRIPT |= {"label_column", "settings"}
+#: Settings that may differ between a run and the model it is initialised from
+FREE = frozenset(
+    {"dataset", "class_names", "num_nodes", "t_margin", "dequantisation", "calibration"}
+)
 #: Valid values of settings that name a class or function
 NAMES = {
     "space": SPACES,
@@ -75,42 +96,52 @@ NAMES = {
 }
 
 
-def train_ebm(
-    config: Train, data: ImageData, flow: Flow | None = None, began: float | None = None
-) -> dict[str, Any] | None:
-    """Train a model; return the metrics on the main process, and None on others.
+@contextmanager
+def open_run(
+    config: Run, data: ImageData, resumed: Path | None = None
+) -> Iterator[tuple[Accelerator, Output]]:
+    """Set up the processes and the output folder, which stays locked while the context is open.
 
     Args:
-        config: settings of the run.
-        data: the images.
-        flow: flow whose latent space is used; None for the ambient space.
-        began: start of a run in minutes, a value of ``time.perf_counter()``. Default: now.
+        resumed: checkpoint to resume from.
     """
-    began = time.perf_counter() if began is None else began
-    ebm_config = make_config(config, data, flow)
-    with open_run(config) as (accelerator, output):
-        # accelerate's configuration file may set the precision
-        config = replace(config, mixed_precision=accelerator.mixed_precision)
+    accelerator = make_accelerator(
+        config.mixed_precision,
+        config.device,
+        project_dir=str(config.output_dir),
+        log_with=None if config.report_to == "jsonl" else config.report_to,
+        dynamo_backend=config.compile,
+    )
+    num, expected = accelerator.num_processes, config.expect_processes
+    if expected not in (None, num):
+        raise UserError(
+            f"Expected {expected} processes, got {num}. Use torchrun --nproc_per_node {expected}; "
+            "on CPUs, accelerate launch starts only one process."
+        )
+    stop_with_launcher()
+    output = Output(config.output_dir / RUN_FILE)
+    output.data["images"] = data.summary()
+    with on_main(accelerator, lambda: lock(output.folder / LOCK)) or nullcontext():
+        overwrite = config.overwrite_output_dir
+        on_main(accelerator, partial(prepare_folder, output.folder, overwrite, resumed))
+        yield accelerator, output
+        shut_down(accelerator)
 
-        make_trainer = partial(build_trainer, accelerator, config, ebm_config, data, flow)
-        trainer = start_or_resume(accelerator, config, make_trainer)
-        figures = fit_and_report(trainer, data, output, began)
-        if not accelerator.is_main_process:
-            return None
-        output.save(figures)
-        return figures
 
-
-def build_trainer(
+def build(
     accelerator: Accelerator,
     config: Train,
     ebm_config: EBMConfig,
     data: ImageData,
     flow: Flow | None = None,
-) -> Trainer:
-    """Build the trainer of a run, whose initial weights depend on the seed only."""
-    from diffusers import ModelMixin  # slow to import
+) -> Task:
+    """Build the model, whose initial weights depend on the seed only, its objective and its
+    batches.
 
+    Args:
+        ebm_config: from ``make_config``.
+        flow: flow whose latent space is used; None for the ambient space.
+    """
     objective = make_objective(
         config.objective,
         config.divergence,
@@ -140,15 +171,14 @@ def build_trainer(
         data.labels[0] if ebm_config.num_classes else None,
         config.label_dropout,
     )
-    return Trainer(
-        accelerator,
-        ebm,
-        objective,
-        batches,
-        data.validation,
-        config,
-        second_estimator="time_integral",
-    )
+    return Task(ebm, objective, batches, data.validation, second_estimator="time_integral")
+
+
+def announce(accelerator: Accelerator, data: ImageData) -> None:
+    """Print the devices and the data of a run."""
+    if accelerator.is_main_process:
+        print(f"Training on {describe_devices(accelerator)}.", file=sys.stderr)
+        print(data.describe(), file=sys.stderr)
 
 
 def make_config(config: Train, data: ImageData, flow: Flow | None = None) -> EBMConfig:
@@ -203,20 +233,55 @@ def check(config: Train, data: ImageData) -> None:
     check_objective(config.objective, config.divergence, config.prediction)
 
 
+def check_run(config: Run, data: ImageData) -> None:
+    """Raise a UserError for invalid settings of the training loop, or fewer than 2 validation
+    images."""
+    choose("optimizer", config.optimizer, OPTIMIZERS)
+    choose("lr_scheduler", config.lr_scheduler, SCHEDULES)
+    trackers = ["jsonl", "all", *(str(tracker) for tracker in LoggerType if tracker != "all")]
+    tracker = choose("tracker", config.report_to, trackers)
+    if tracker not in ("jsonl", "all", *map(str, get_available_trackers())):
+        raise UserError(f"{tracker} is not installed. Run pip install {tracker}.")
+    if config.max_train_steps is None and config.max_train_minutes is None:
+        raise UserError(
+            "Neither max_train_steps nor max_train_minutes is set. Set the length of the run."
+        )
+    if config.lr_decay_steps is not None and config.lr_scheduler != WSD:
+        raise UserError(f"lr_decay_steps requires lr_scheduler {WSD}.")
+    if config.lr_decay_steps is not None and config.max_train_steps is None:
+        raise UserError(
+            "lr_decay_steps requires max_train_steps. The decay of a run in minutes takes the "
+            "last quarter of its time."
+        )
+    if (num := len(data.validation)) < 2:
+        raise UserError(
+            f"Expected at least 2 validation images for a standard error, got {num} in "
+            f"{data.name}. Add validation images."
+        )
+
+
+def refuse_compiler(accelerator: Accelerator) -> None:
+    """Raise a UserError if the training step is compiled."""
+    if accelerator.state.dynamo_plugin.backend not in UNCOMPILED:
+        raise UserError(
+            "Energy networks and the objective tsm need second derivatives, which torch.compile "
+            "does not support. Leave out compile."
+        )
+
+
 def make_space(name: str, data: ImageData, flow: Flow | None) -> Space:
     """Return the fitted space of a run."""
     if flow is None:
         space = build_space(name, data.image_shape, data.num_levels)
         if space.needs_fit():
             raise UserError(
-                f"--space {name} is fitted to images. Pass a {name} flow from train/flow.py as "
-                "--flow."
+                f"space {name} is fitted to images. Set flow to a {name} flow from train/flow.py."
             )
         return space
     if name != flow.config.space:
         raise UserError(
-            f"--space {name} does not match the space {flow.config.space} of the flow. Leave out "
-            f"--space, or pass a {name} flow from train/flow.py as --flow."
+            f"space {name} does not match the space {flow.config.space} of the flow. Leave out "
+            f"space, or set flow to a {name} flow from train/flow.py."
         )
     expected, actual = image_format(flow.config), image_format(data)
     if expected != actual:
@@ -225,12 +290,6 @@ def make_space(name: str, data: ImageData, flow: Flow | None) -> Space:
             "this data set."
         )
     return flow.space
-
-
-def flow_of_run(config: Train) -> Flow | None:
-    """Return the flow of a new run in a latent space, that of ``flow`` or of its initial model, or
-    None."""
-    return Flow.from_pretrained(config.flow) if config.flow else latent_flow(config.init_from)
 
 
 def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
@@ -247,6 +306,34 @@ def latent_flow(name_or_path: str | os.PathLike | None) -> Flow | None:
     flow = Flow(from_attributes(FlowConfig, ebm.config))
     flow.space = ebm.space
     return flow
+
+
+def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
+    """Initialise a model with the weights of another model, by folder, bundled name or hub id."""
+    source = EBM.from_pretrained(name_or_path)
+    before, now = to_dict(source.config), to_dict(ebm.config)
+    changed = [name for name in now if name not in FREE and now[name] != before[name]]
+    if changed:
+        name = changed[0]
+        raise UserError(
+            f"The model {name_or_path} does not match this run: {name} was "
+            f"{shorten(before[name])}, now {shorten(now[name])}. Use its settings, which are in "
+            "its run.json."
+        )
+    space = ebm.space.state_dict()
+    if not all(torch.equal(space[key].cpu(), v) for key, v in source.space.state_dict().items()):
+        raise UserError(
+            f"The model {name_or_path} uses the latent space of another flow. Use that flow."
+        )
+    ebm.load_state_dict(source.state_dict())
+
+
+def warn_of_few_steps(config: Run, steps: int, advice: str) -> None:
+    """Print what to change if a run in minutes had time for few steps only."""
+    if config.max_train_steps is None and steps < FEW_STEPS:
+        print(
+            f"Trained for {steps} step{'s' if steps > 1 else ''}: use {advice}.", file=sys.stderr
+        )
 
 
 def train(
@@ -277,7 +364,7 @@ def train(
         flow: train in the latent space of this flow. Default: that of the ``init_from`` model, if
             any, otherwise the ambient space. A resumed run has the flow of its start.
         labels: class labels (N,), for a class-conditional model.
-        settings: fields of ``ebm_app.training.config.Train`` except ``COMMAND_LINE``, which
+        settings: fields of ``ebm_app.training.settings.Train`` except ``OF_SCRIPT``, which
             replace those of the recipe. A resumed run has its recorded settings, except for
             ``device`` and a new length.
 
@@ -294,11 +381,12 @@ def train(
         >>> ebm.config.image_shape
         (1, 8, 8)
     """
+    start, checkpoint = time.perf_counter(), None
+    known = {*inspect.signature(train).parameters, *(item.name for item in fields(Train))}
+    for name in settings:
+        choose("argument of train()", name, known - OF_SCRIPT)
     folder = Path(check_argument(PathArgument, "output_dir", output_dir))
     check_argument(str, "dataset", dataset), check_argument(Flow | None, "flow", flow)
-    for name in COMMAND_LINE:
-        if name in settings:
-            raise UserError(f"{name} is a setting of train/ebm.py, not of train(). Leave it out.")
     if labels is not None and settings.get("classes") == "none":
         raise UserError('classes="none" does not use labels. Leave out classes or labels.')
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
@@ -306,10 +394,11 @@ def train(
     if labels is not None:
         settings["classes"] = "all"
     if name := settings.get("resume_from_checkpoint"):
-        check_argument(PathArgument, "resume_from_checkpoint", name)
-        recorded, checkpoint = recorded_run(Train, folder, name)
         if flow is not None:
             raise UserError("A resumed run has the flow of its start. Leave out flow.")
+        check_argument(PathArgument, "resume_from_checkpoint", name)
+        checkpoint = find_checkpoint(folder, name)
+        recorded = recorded_settings(Train, checkpoint)
         config = resumed(recorded, with_settings(recorded, settings))
         flow = latent_flow(checkpoint)
     else:
@@ -318,6 +407,17 @@ def train(
         size = fitting_size(with_settings(Train(), settings))
         base = recipe(dataset, data.image_shape, data.num_levels, size, space)
         config = with_settings(base, settings)
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
-        train_ebm(config, data, flow)
+    ebm_config = make_config(config, data, flow)
+    with (
+        torch.random.fork_rng(range(torch.cuda.device_count())),
+        open_run(config, data, checkpoint) as (accelerator, output),
+    ):
+        # accelerate's configuration file may set the precision
+        config = replace(config, mixed_precision=accelerator.mixed_precision)
+        task = build(accelerator, config, ebm_config, data, flow)
+        announce(accelerator, data)
+        figures = fit(accelerator, config, task, output, start, checkpoint)
+        if accelerator.is_main_process:
+            output.save(figures)
+            warn_of_few_steps(config, figures["steps"], 'size="tiny" or more minutes')
     return EBM.from_pretrained(folder, resolve_device(config.device))

@@ -2,7 +2,6 @@
 Stein score and the time score."""
 
 import math
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,16 +23,9 @@ from ebm_app.objectives.regression import Model, Objective
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import GaussianPath, PathSample
 from ebm_app.training.batches import Batches
-from ebm_app.training.config import TrainEnergy
-from ebm_app.training.run import (
-    check_run,
-    fit_and_report,
-    init_from,
-    open_run,
-    refuse_compiler,
-    start_or_resume,
-)
-from ebm_app.training.trainer import VALIDATION_SEED, Trainer
+from ebm_app.training.build import init_from, refuse_compiler
+from ebm_app.training.loop import VALIDATION_SEED, Task
+from ebm_app.training.settings import TrainEnergy
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.tensors import expand_like, standard_error, sum_except_batch
@@ -48,37 +40,17 @@ BOUND_DRAWS = 16
 FIRST, CLASSES = "unet.conv_in.weight", "class_embedding.weight"
 
 
-def train_energy(config: TrainEnergy, teacher: EBM, data: ImageData) -> dict[str, Any] | None:
-    """Distil a teacher into an energy network; return the metrics on the main process, and None on
-    others.
+def build(accelerator: Accelerator, config: TrainEnergy, teacher: EBM, data: ImageData) -> Task:
+    """Build the energy network, the loss and the batches of a distillation.
+
+    The network is initialised with the teacher's weights and a zero last layer. Its decoder is the
+    teacher.
 
     Args:
-        config: settings of the run.
         teacher: the model to distil.
         data: the images, in the teacher's format.
     """
-    began = time.perf_counter()
-    check_run(config, data)
-    with open_run(config) as (accelerator, output):
-        # accelerate's configuration file may set the precision
-        config = replace(config, mixed_precision=accelerator.mixed_precision)
-        refuse_compiler(accelerator)
-
-        make_trainer = partial(build_trainer, accelerator, config, teacher, data)
-        trainer = start_or_resume(accelerator, config, make_trainer)
-        figures = fit_and_report(trainer, data, output, began)
-        figures |= calibrate(accelerator, output.folder, trainer.validation)
-        if not accelerator.is_main_process:
-            return None
-        output.save(figures)
-        return figures
-
-
-def build_trainer(
-    accelerator: Accelerator, config: TrainEnergy, teacher: EBM, data: ImageData
-) -> Trainer:
-    """Build the trainer of a run. The network is initialised with the teacher's weights and a zero
-    last layer. Its decoder is the teacher."""
+    refuse_compiler(accelerator)
     torch.manual_seed(config.seed)
     ebm = EBM(energy_config(teacher))
     ebm.space.load_state_dict(teacher.space.state_dict())
@@ -94,15 +66,8 @@ def build_trainer(
     size = config.train_batch_size * config.gradient_accumulation_steps * accelerator.num_processes
     sampler = ArcLength(ebm.model.path, ebm.config.t_margin)
     batches = Batches(ebm, data.train, sampler, size, config.seed)
-    return Trainer(
-        accelerator,
-        ebm,
-        Distillation(teacher.to(accelerator.device).model),
-        batches,
-        data.validation,
-        config,
-        second_estimator="energy",
-    )
+    objective = Distillation(teacher.to(accelerator.device).model)
+    return Task(ebm, objective, batches, data.validation, second_estimator="energy")
 
 
 def energy_config(teacher: EBM) -> EBMConfig:

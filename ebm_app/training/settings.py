@@ -2,16 +2,14 @@
 
 The default instance of a run is the recipe of its data set (``training.recipes``) or a recorded
 run. A JSON file, flags and keyword arguments replace its fields. Fields with a help text are
-flags. This module does not import torch, so that
-``--help`` is fast.
+flags.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from tyro.conf import Positional
 
@@ -26,6 +24,7 @@ from ebm_app.config import (
     Widths,
     without_removed,
 )
+from ebm_app.data.datasets import ImageData, load_images
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import (
     AtLeastTwo,
@@ -45,9 +44,6 @@ from ebm_app.utils.fields import (
 )
 from ebm_app.utils.files import read_json
 from ebm_app.utils.registry import choose
-
-if TYPE_CHECKING:
-    from ebm_app.data.datasets import ImageData
 
 #: Value of ``size`` that is replaced by a size for the device and the time
 AUTO = "auto"
@@ -83,10 +79,8 @@ class DataFlags(SourceFlags):
     )
     resolution: Side | None = setting("side to which images of a folder are resized", None)
 
-    def load_data(self) -> "ImageData":
+    def load_data(self) -> ImageData:
         """Load the data set, see ``load_images``."""
-        from ebm_app.data.datasets import load_images  # slow to import
-
         return load_images(
             self.dataset,
             self.data_root,
@@ -159,14 +153,15 @@ class Run(FolderFlags):
     checkpointing_steps: PositiveInt | None = None
     #: Max checkpoints to keep
     checkpoints_total_limit: PositiveInt = 3
-    #: Steps between validations; by default a tenth of the run, less often if validations take
-    #: more than a tenth of the time
+    #: Steps between validations; by default a tenth of the run, in a run in steps at least 100. A
+    #: run in minutes has fewer if start-up, validations and checkpoints would take more than a
+    #: fifth of its time
     validation_steps: PositiveInt | None = None
-    #: Max validation images; reduced if a validation exceeds 1/40 of a run in minutes
+    #: Max validation images; a run in minutes uses as many as fit in that time
     validation_images: AtLeastTwo = 1000
     #: Dequantisation draws per validation image
     validation_repeats: Draws = 4
-    #: Images sampled at each validation; 0 for none
+    #: Images sampled at each validation, in a run in minutes at most; 0 for none
     num_preview_images: Count = 16
     #: Steps between lines of metrics.jsonl
     logging_steps: PositiveInt = 10
@@ -183,7 +178,7 @@ class ModelSettings:
     size: Literal["auto", "tiny", "small", "base", "large"] = setting(
         "about 0.5, 1, 36 or 115 million weights; auto: tiny or small", "auto"
     )
-    space: str = setting("ambient, or that of --flow: gaussian, copula or spline", "ambient")
+    space: str = setting("ambient, or that of the flow: gaussian, copula or spline", "ambient")
     flow: str | None = setting("folder of a flow; train in its latent space", None)
     path: str = setting("linear_vp (alpha_t = t), or vp (of the paper, for images)", "linear_vp")
     prediction: str = setting("levels, moments, normalised (of the paper) or raw", "levels")
@@ -318,14 +313,13 @@ def as_default(recorded: AnyRun) -> AnyRun:
     return replace(recorded, **{item.name: item.default for item in own})
 
 
-def resumed(recorded: AnyRun, run: AnyRun, prefix: str = "") -> AnyRun:
+def resumed(recorded: AnyRun, run: AnyRun) -> AnyRun:
     """Return the settings of a resumed run: the recorded ones, with the length, the folder and the
     device of ``run``. None and "auto" stand for the recorded values.
 
     Args:
         recorded: settings of the run to resume.
         run: the same settings, with those of the user in their place.
-        prefix: prefix of the names of settings in error messages, "--" in a script.
 
     Raises:
         UserError: if another setting differs from the recorded one.
@@ -335,25 +329,7 @@ def resumed(recorded: AnyRun, run: AnyRun, prefix: str = "") -> AnyRun:
         value, before = getattr(run, item.name), getattr(recorded, item.name)
         if item.name not in new and value not in (None, AUTO, before):
             raise UserError(
-                f"A resumed run keeps its settings, but {prefix}{item.name} is {shorten(value)} "
-                f"and was {shorten(before)}. Leave it out, or start a new run in another folder."
+                f"A resumed run keeps its settings, but {item.name} is {shorten(value)} and was "
+                f"{shorten(before)}. Leave it out, or start a new run in another folder."
             )
     return replace(recorded, **{name: getattr(run, name) for name in new if hasattr(run, name)})
-
-
-def changes_of(
-    before: Mapping[str, Any], now: Mapping[str, Any], free: frozenset[str] = frozenset()
-) -> list[str]:
-    """Return a message for each setting that changed, except the ``free`` settings."""
-    return [
-        f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
-        for key, value in now.items()
-        if key not in free and not _is_same(before.get(key), value)
-    ]
-
-
-def _is_same(before: Any, now: Any) -> bool:
-    """Whether two values are equal, with a tolerance for computed floats such as t_margin."""
-    if isinstance(before, float) and isinstance(now, float):
-        return math.isclose(before, now, rel_tol=1e-9)
-    return before == now

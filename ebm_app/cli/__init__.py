@@ -1,1 +1,0 @@
-"""Commands of the ``ebm`` program, one module each."""
