@@ -15,18 +15,18 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
-from ebm_app.annealing.chains import METHODS, Annealing, Chains, LogZResult
 from ebm_app.command_line import parse, run_script
 from ebm_app.evaluation.flags import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.scoring import bits_by_estimator
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.nets.model import TimeScoreModel
+from ebm_app.sampling.annealing import METHODS, Annealing, LogZResult, make_chains
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.random import derive_seed
 
-#: At least 4, because the two halves of the chains are compared
+#: At least 4, because two halves of the chains are compared
 NumChains = Annotated[int, Ge(4), Le(1_000_000)]
 
 
@@ -34,7 +34,7 @@ NumChains = Annotated[int, Ge(4), Le(1_000_000)]
 class Arguments(HeldOutFlags, Annealing):
     method: tuple[Literal["diffused", "ais", "raise"], ...] = setting(
         "one or more methods; the first one normalises the bits per dim. diffused: forward and "
-        "reverse chains with steps of the reversed diffusion; ais: forward and reverse annealed "
+        "reverse chains with steps of the reversed diffusion; ais: forward chains of annealed "
         "importance sampling; raise: reverse chains from held-out images",
         ("diffused",),
     )
@@ -51,13 +51,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     model = ebm.model
     if not isinstance(model, TimeScoreModel):
         raise UserError("A denoiser has no log density, so that log Z is not defined.")
-    points, runs, results = ebm.encode(levels, args.seed), {}, {}
-    for name in args.method:
-        is_diffused, estimate = METHODS[name]
-        if is_diffused not in runs:
-            seed = derive_seed(args.seed, len(runs))
-            runs[is_diffused] = Chains(model, args, is_diffused, points, seed)
-        results[name] = estimate(runs[is_diffused], args.num_chains)
+    points = ebm.encode(levels, args.seed)
+    results = {
+        name: METHODS[name](
+            make_chains(model, args, points, derive_seed(args.seed, index)), args.num_chains
+        )
+        for index, name in enumerate(args.method)
+    }
     estimates = {name: result.estimate._asdict() for name, result in results.items()}
     output.write({"methods": estimates})  # the likelihoods below may take hours
     _, bits = bits_by_estimator(

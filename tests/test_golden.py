@@ -19,13 +19,13 @@ import torch
 from PIL import Image
 
 from ebm_app import EBM, ClassifierRatio, CTSMRatio, Flow, mutual_information, train
-from ebm_app.annealing.chains import METHODS, Annealing, Chains
 from ebm_app.data.datasets import load_images
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import FlowConfig
 from ebm_app.ratios.classifier import NetworkClassifier
 from ebm_app.ratios.problems import TOY_PROBLEMS, EvaluationPoints
 from ebm_app.ratios.problems import train as train_ratio
+from ebm_app.sampling.annealing import METHODS, Annealing, make_chains
 
 FILE = Path(__file__).with_name("golden.json")
 #: Estimators of each model
@@ -106,10 +106,10 @@ def log_z() -> dict[str, Any]:
     """log Z and its error by reversed diffusion and by annealed importance sampling."""
     ebm = EBM.from_pretrained("digits-energy").double()
     points = ebm.encode(digits(4))
-    settings, found = Annealing(num_temperatures=6, num_leapfrog_steps=2), {}
-    for name, (is_diffused, estimate) in METHODS.items():
+    settings, found = Annealing(num_temperatures=6, num_leapfrog_steps=4), {}
+    for name, estimate in METHODS.items():
         with float64():
-            result = estimate(Chains(ebm.model, settings, is_diffused, points, seed=2), 4)
+            result = estimate(make_chains(ebm.model, settings, points, seed=2), 4)
         found[name] = [result.estimate.log_z, result.estimate.stderr, result.acceptance]
     return found
 
@@ -219,4 +219,5 @@ if __name__ == "__main__":
     golden = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name in sys.argv[1:] or GOLDEN:
         golden[name] = GOLDEN[name][0]()
-    FILE.write_text(json.dumps(golden, indent=None) + "\n")
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in golden.items()]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

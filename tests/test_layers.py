@@ -17,7 +17,6 @@ LAYERS = (
     ("training", "anomaly", "ratios"),
     ("evaluation",),
     ("ebm", "flow"),
-    ("annealing",),
     ("likelihood", "objectives"),
     ("sampling",),
     ("nets",),

@@ -11,7 +11,7 @@ from torch import Tensor
 from ebm_app.nets.model import ScoreModel, TimeScoreModel
 from ebm_app.paths.base import SCHEDULES
 from ebm_app.sampling.base import Counter, Frame, Sampler, denoised, end_time
-from ebm_app.sampling.hmc import IntermediateDistribution, Target, adapt, anneal
+from ebm_app.sampling.hmc import IntermediateDistribution, Target, adapt, anneal, warn_if_stuck
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Count, Positive, PositiveInt, Steps, configuration
 from ebm_app.utils.random import Noise
@@ -31,7 +31,8 @@ class AnnealedHMC(Sampler):
 
     Neighbouring p_t overlap if their number grows like sqrt(D) times the arc length of the path.
     The leapfrog step is proportional to the standard deviation of the noise. It is adapted to a
-    target acceptance, for each chain alone, until the last temperature, where it is frozen.
+    target acceptance, for each chain alone, until the last temperature, where it is frozen. A run
+    warns if its chains hardly move.
 
     The paper's setting: ``num_temperatures=1000 schedule=linear score=integral acceptance=energy``
     (appendix F.6).
@@ -64,7 +65,9 @@ class AnnealedHMC(Sampler):
 
     def iterate(self, model: ScoreModel, x0: Tensor, noise: Noise) -> Iterator[Frame]:
         times, counter = self._times(model, x0[0].numel()), Counter()
-        distributions = self._distributions(model, times, counter)
+        deviations = model.path.variance(times).sqrt()
+        distributions = self._distributions(model, times, deviations, counter)
+        rates, moves = [], []
         records = anneal(
             x0,
             distributions,
@@ -75,12 +78,20 @@ class AnnealedHMC(Sampler):
         )
         for index, record in enumerate(records, 1):
             x = record.state.position
+            rates.append(record.acceptance)
+            moves.append(record.move() / deviations[index - 1])
             if index == len(times):
+                warn_if_stuck(
+                    torch.tensor(rates),
+                    torch.stack(moves),
+                    "a smaller step_size or more temperatures",
+                    "a larger step_size or more temperatures",
+                )
                 x = denoised(model, x, record.state.field, times[-1].item())
             yield Frame(x, index, len(times), counter.nfe, record.acceptance)
 
     def _distributions(
-        self, model: ScoreModel, times: Tensor, counter: Counter
+        self, model: ScoreModel, times: Tensor, deviations: Tensor, counter: Counter
     ) -> list[IntermediateDistribution]:
         if isinstance(model, TimeScoreModel):
             model = model.with_nodes(NUM_NODES)
@@ -92,7 +103,6 @@ class AnnealedHMC(Sampler):
         if self.acceptance == "energy":
             log_density = counter.count(model.log_density, model.log_density_cost)
         distributions = []
-        deviations = model.path.variance(times).sqrt()
         for t, deviation in zip(times.tolist(), deviations, strict=True):
             target = Target(partial(score, t=t), log_density and partial(log_density, t=t))
             distributions.append(

@@ -37,6 +37,7 @@ for accept steps from a score alone; Neal 2001, arXiv:physics/9803008, for the w
 Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612, for the transport.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -47,6 +48,10 @@ from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.random import Noise
 from ebm_app.utils.tensors import copy_to, expand_like, sum_except_batch
 
+#: Mean acceptance probability below which chains are stuck
+MIN_ACCEPTANCE = 0.1
+#: Mean move at a temperature below which chains are stuck, in standard deviations of the noise
+MIN_MOVE = 0.01
 #: Function of points (B, *) that treats the chains independently
 Field = Callable[[Tensor], Tensor]
 #: (positions (B, *), noise) -> positions (B, *) and log ratio (B,) float64, in nats
@@ -225,6 +230,10 @@ class AnnealingRecord(NamedTuple):
     acceptance: float
     step_size: Tensor
 
+    def move(self) -> Tensor:
+        """Return the root mean square change of the positions in the transitions: ()."""
+        return (self.state.position - self.entry.position).square().mean().sqrt()
+
 
 def anneal(
     x0: Tensor,
@@ -255,3 +264,20 @@ def anneal(
         position = state.position
         acceptance = torch.stack(rates).mean().item() if rates else float("nan")
         yield AnnealingRecord(entry, state, log_ratio, acceptance, scale * step_size)
+
+
+def warn_if_stuck(acceptance: Tensor, moves: Tensor, small: str, large: str) -> None:
+    """Warn if chains hardly moved.
+
+    Args:
+        acceptance: acceptance probabilities at all temperatures.
+        moves: moves of the transitions at all temperatures, in standard deviations of the noise.
+        small, large: what to use if the acceptance is low, and if only the moves are.
+    """
+    rate, size = acceptance.mean().item(), moves.mean().item()
+    if rate < MIN_ACCEPTANCE:
+        text = f"The chains have a mean acceptance of {rate:.2g}, below {MIN_ACCEPTANCE}"
+        warnings.warn(f"{text}, and hardly move: use {small}.", stacklevel=2)
+    elif size < MIN_MOVE:
+        text = f"The chains move by {size:.2g} standard deviations of the noise per temperature"
+        warnings.warn(f"{text}, below {MIN_MOVE}: use {large}.", stacklevel=2)

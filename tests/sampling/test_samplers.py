@@ -18,6 +18,7 @@ from exact import (
 )
 from scipy import stats
 
+from ebm_app import EBM
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, ProbabilityFlowSampler
 from ebm_app.sampling.base import Sampler
@@ -174,6 +175,21 @@ def test_samplers_remove_the_noise_of_the_last_time(sampler):
     alpha, _, variance = moments(0.3)
     expected = alpha**2 * STD**4 / variance
     assert abs(x.var().item() / expected - 1) < 0.1 and abs(x.mean().item() - MEAN) < 0.02
+
+
+STUCK = {
+    50.0: "acceptance of .* use a smaller step_size",
+    1e-3: "move by .* use a larger step_size",
+}
+
+
+@pytest.mark.parametrize("step_size, message", STUCK.items())
+def test_chains_that_hardly_move_warn(step_size, message):
+    """A healthy run does not: pytest raises warnings of the package."""
+    ebm = EBM.from_pretrained("digits")
+    ebm.sample(2, "annealed_hmc", seed=0, num_temperatures=10)
+    with pytest.warns(UserWarning, match=message):
+        ebm.sample(2, "annealed_hmc", seed=0, num_temperatures=10, step_size=step_size)
 
 
 def test_invalid_settings_raise_user_errors():

@@ -12,22 +12,31 @@ import pytest
 import torch
 from exact import F64, ExactDensity, ExactModel, density_of, generator, normal, z_score
 
-from ebm_app.annealing import chains as module
-from ebm_app.annealing.chains import METHODS, Annealing, ChainEnds, Chains, two_sided
-from ebm_app.annealing.estimates import bennett, from_forward, from_reverse
-from ebm_app.annealing.moves import DenoisingMove
 from ebm_app.paths import LinearVPPath, VPPath
+from ebm_app.sampling import annealing as module
+from ebm_app.sampling.annealing import (
+    METHODS,
+    Annealing,
+    denoise,
+    denoising_step,
+    diffuse,
+    fit,
+    make_chains,
+    run_forward,
+    run_reverse,
+    tune,
+    with_steps,
+)
+from ebm_app.sampling.log_z import bennett, from_forward, from_reverse, two_sided
 from ebm_app.utils.random import BatchNoise
 
 PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1)
-#: name -> whether chains are diffused, and their settings
-KINDS = {"ais": (False, PLAIN), "diffused": (True, replace(PLAIN, steps_per_temperature=1))}
+SETTINGS = {"ais": PLAIN, "diffused": replace(PLAIN, steps_per_temperature=1)}
 
 
 @pytest.fixture(autouse=True)
 def large_blocks(monkeypatch):
     monkeypatch.setattr(module, "BLOCK_SIZE", 1000)
-    monkeypatch.setattr(module, "NUM_PILOT", 64)
 
 
 def mixture(shape):
@@ -37,11 +46,11 @@ def mixture(shape):
 
 
 def chains_of(density, name, num):
-    """Return tuned chains, with ``num`` exact samples at the last time as data."""
-    model, (is_diffused, settings) = density.model, KINDS[name]
+    """Return chains, with ``num`` exact samples at the last time as data."""
+    model = density.model
     t = torch.full((num,), density.end, dtype=F64)
     data = model.sample(t, (num, *model.means.shape[1:]), 5).xt
-    return Chains(density, settings, is_diffused, data, 3)
+    return make_chains(density, SETTINGS[name], data, 3)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +60,9 @@ def chains_of(density, name, num):
 def test_log_z_is_zero_in_both_directions(name, factor, num, float64):
     """Also for chains that hardly move. The mean log-weights of AIS and RAISE bracket log Z."""
     chains = chains_of(ExactDensity(mixture((16,))), name, num)
-    chains.step_sizes = factor * chains.step_sizes
-    u, v = chains.forward(num).log_weight, chains.reverse(chains.data).log_weight
+    chains = tune(with_steps(chains) if name == "diffused" else chains, num)
+    chains = chains._replace(step_sizes=factor * chains.step_sizes)
+    u, v = run_forward(chains, num).log_weight, run_reverse(chains, chains.points).log_weight
     below, above = from_forward(u), from_reverse(v)
     for estimate in (below, above):
         assert abs(estimate.log_z) < 3 * estimate.stderr < 0.6
@@ -69,29 +79,72 @@ def test_log_z_is_zero_in_both_directions(name, factor, num, float64):
 def test_methods_find_log_z_by_the_time_integral(name, float64):
     energy = density_of(mixture((1, 4, 4)), 24)
     kind = "diffused" if name == "diffused" else "ais"
-    is_diffused, estimate = METHODS[name]
-    result = estimate(chains_of(energy, kind, 300), 300)
-    assert is_diffused is KINDS[kind][0]
+    result = METHODS[name](chains_of(energy, kind, 300), 300)
     assert abs(result.estimate.log_z) < 3.5 * result.estimate.stderr < 1
     assert 0.3 < result.acceptance < 1
+    assert (result.reverse is None) == (name != "diffused")
 
 
 @pytest.mark.parametrize("shift", [0.0, -6.0])
 def test_stderr_includes_the_gap_between_directions(shift):
     """Reverse chains with log-weights N(s^2, s^2) agree with forward ones of N(0, s^2)."""
-
-    class Sides:
-        def forward(self, num):
-            return ChainEnds(normal((num,), 4), normal((num,), 4), torch.ones(num))
-
-        def reverse(self, points):
-            weight = 1 + shift + normal((len(points),), 5)
-            return ChainEnds(points, weight, torch.ones(len(points)))
-
-    result = two_sided(Sides(), 40)
-    combined = result.estimate
-    gaps = [abs(combined.log_z - side.log_z) for side in (result.forward, result.reverse)]
+    combined, *sides = two_sided(normal((40,), 4), 1 + shift + normal((20,), 5))
+    gaps = [abs(combined.log_z - side.log_z) for side in sides]
     assert combined.stderr < 0.5 if shift == 0 else combined.stderr > 0.8 * max(gaps) > 1
+
+
+class Counted(ExactDensity):
+    """Counts the gradients per point."""
+
+    count = 0
+
+    def log_density_gradient(self, x, t):
+        Counted.count += len(x)
+        return self.score(x, t)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("num", [16, 100])
+def test_pilot_chains_take_a_tenth_of_the_gradients(name, num, float64):
+    chains, counts = chains_of(Counted(mixture((16,))), "ais", num), []
+    chains = make_chains(chains.model, Annealing(), chains.points, 3)
+    for function in (tune, METHODS[name]):
+        Counted.count = 0
+        function(chains, num)
+        counts.append(Counted.count)
+    assert 0 < counts[0] <= 0.1 * counts[1]
+
+
+def test_trajectories_are_short_enough_for_independence(float64):
+    """The mean acceptance of any step below this is near 1, so that it does not limit the step:
+    a trajectory of 3 standard deviations returns to minus its start."""
+    means = normal((4, 16), 11)
+    means, weights = 2 * means / means.norm(dim=1, keepdim=True), (0.4, 0.3, 0.2, 0.1)
+    model = ExactModel(LinearVPPath(), 1e-3, means, (0.3,) * 4, weights, stein_channels=1)
+    chains = make_chains(ExactDensity(model), Annealing(num_temperatures=92), means, 3)
+    chains = tune(chains, 16)
+    longer = chains._replace(step_sizes=1.5 * chains.step_sizes)
+    spreads = [run_forward(each, 400).log_weight.std() for each in (chains, longer)]
+    assert spreads[0] < 1.3 < 2 < spreads[1]
+
+
+def test_mean_weight_is_z_with_tuned_steps(float64):
+    """The step sizes follow the acceptance of the pilot chains, and are below their limit."""
+    chains, weights = chains_of(ExactDensity(mixture((16,))), "ais", 4), []
+    for seed in range(20):
+        tuned = tune(chains._replace(seed=seed), 200)
+        assert (tuned.step_sizes < 1.9 * chains.deviations()).double().mean() > 0.3
+        weights.append(run_forward(tuned, 200).log_weight.exp())
+    weight = torch.cat(weights)
+    assert weight.std() > 0.1 and z_score(weight[:, None], 1.0) < 3.5
+
+
+@pytest.mark.parametrize("factor, advice", [(40.0, "acceptance"), (1e-3, "deviations")])
+def test_chains_that_hardly_move_warn(factor, advice, float64):
+    chains = tune(chains_of(ExactDensity(mixture((16,))), "ais", 16), 16)
+    chains = chains._replace(step_sizes=factor * chains.step_sizes)
+    with pytest.warns(UserWarning, match=f"{advice}.* use more temperatures"):
+        run_forward(chains, 16)
 
 
 TIMES = (0.3, 0.5)
@@ -102,19 +155,20 @@ def test_fitted_move_of_gaussian_data_has_weight_one(path):
     """For isotropic data each kernel is the exact reverse of the other if the variance fits. The
     points are scaled to the mean square of the marginal."""
     model = ExactModel(path, 1e-5, torch.zeros(1, 1, 2, 2, dtype=F64), [0.6], [1.0])
-    move, x = DenoisingMove(model.exact_score, path, *TIMES), normal((50, 1, 2, 2))
+    step, x = denoising_step(model.exact_score, path, *TIMES), normal((50, 1, 2, 2))
     square = -1 / (model.exact_score(x, TIMES[0]) / x).mean()
     x = x * (square / x.square().mean()).sqrt()
-    least = move.variance
-    y, log_ratio = move.fit(x, BatchNoise(generator(1)))
-    assert move.variance > 1.02 * least and (y - x).abs().max() > 0.1
+    least = step.variance
+    step = fit(step, model.exact_score(x, TIMES[0]).square().mean().item())
+    y, log_ratio = denoise(step, x, BatchNoise(generator(1)))
+    assert step.variance > 1.02 * least and (y - x).abs().max() > 0.1
     before, after = (model.log_density(*a) for a in zip((x, y), TIMES, strict=True))
     assert (after - before + log_ratio).abs().max() < 1e-10
-    back, log_ratio = move.backward(y, BatchNoise(generator(2)))
+    back, log_ratio = diffuse(step, y, BatchNoise(generator(2)))
     assert (model.log_density(back, TIMES[0]) - after + log_ratio).abs().max() < 1e-10
-    again, _ = move.forward(x, BatchNoise(generator(1)))
+    again, _ = denoise(step, x, BatchNoise(generator(1)))
     assert torch.equal(again, y)
-    assert move.forward(x.float(), BatchNoise(generator(1)))[1].dtype == F64
+    assert denoise(step, x.float(), BatchNoise(generator(1)))[1].dtype == F64
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7])
@@ -123,10 +177,11 @@ def test_weights_are_exact_for_any_score(factor):
     have the distribution of the earlier time."""
     means = torch.tensor([[-0.8, 0.0, 0.0], [0.8, 0.0, 0.0]], dtype=F64)
     model = ExactModel(LinearVPPath(), 1e-5, means, [0.3, 0.3], [0.3, 0.7])
-    move = DenoisingMove(lambda x, t: factor * model.exact_score(x, t), LinearVPPath(), *TIMES)
+    score = lambda x, t: factor * model.exact_score(x, t)  # noqa: E731
+    step = denoising_step(score, LinearVPPath(), *TIMES)
     x, y = (model.sample(torch.full((20000,), t, dtype=F64), (20000, 3), 4).xt for t in TIMES)
-    moved, forward = move.forward(x, BatchNoise(generator(50)))
-    noised, backward = move.backward(y, BatchNoise(generator(60)))
+    moved, forward = denoise(step, x, BatchNoise(generator(50)))
+    noised, backward = diffuse(step, y, BatchNoise(generator(60)))
     weights = (
         model.log_density(moved, TIMES[1]) - model.log_density(x, TIMES[0]) + forward,
         model.log_density(noised, TIMES[0]) - model.log_density(y, TIMES[1]) + backward,

@@ -1,1 +1,0 @@
-"""Estimation of the normalising constant of a model."""
