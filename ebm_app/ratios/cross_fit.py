@@ -13,13 +13,15 @@ from annotated_types import Ge, Le
 from sklearn.base import BaseEstimator
 
 from ebm_app.ratios.estimate import HeldOut, RatioEstimate, bound_estimate, log_mean_exp
-from ebm_app.ratios.rows import as_rows, assign_folds, check_columns, check_variation
+from ebm_app.ratios.rows import as_rows, check_columns, check_variation
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Int, Seed, check_argument
 
 #: Rows (n, D) float64 -> log p_1 / p_0 (n,) float64, in nats
 LogRatio = Callable[[np.ndarray], np.ndarray]
 NumFolds = Annotated[Int, Ge(3), Le(100)]
+#: Min rows per fold
+ROWS_PER_FOLD = 5
 
 
 class Sample(NamedTuple):
@@ -139,3 +141,20 @@ class CrossFitRatio(BaseEstimator, ABC):
 
     def _standardise(self, rows: np.ndarray) -> np.ndarray:
         return (rows - self.centre_) / self.scale_
+
+
+def assign_folds(
+    rows: np.ndarray, what: str, num_folds: int, numbers: np.random.Generator
+) -> np.ndarray:
+    """Return the fold (N,) of each row, which depends on its rank among the rows (N, d).
+
+    Raises:
+        UserError: if a fold has fewer than ``ROWS_PER_FOLD`` rows.
+    """
+    if len(rows) < ROWS_PER_FOLD * num_folds:
+        raise UserError(
+            f"{what} has {len(rows)} rows. Use at least {ROWS_PER_FOLD} for each of {num_folds} "
+            "folds."
+        )
+    rank = np.lexsort(rows.T[::-1]).argsort()
+    return (numbers.permutation(len(rows)) % num_folds)[rank]

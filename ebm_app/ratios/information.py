@@ -15,10 +15,10 @@ import scipy
 from sklearn.base import clone
 
 from ebm_app.ratios.classifier import ClassifierRatio
-from ebm_app.ratios.cross_fit import CrossFitRatio, NumFolds, Sample
+from ebm_app.ratios.cross_fit import CrossFitRatio, NumFolds, Sample, assign_folds
 from ebm_app.ratios.ctsm import CTSMRatio
 from ebm_app.ratios.estimate import RatioEstimate
-from ebm_app.ratios.rows import as_rows, assign_folds, check_variation
+from ebm_app.ratios.rows import as_rows, check_variation
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, check_argument
 

@@ -1,4 +1,4 @@
-"""Rows of numbers: reading, validation and folds.
+"""Rows of numbers: reading and validation.
 
 No file is unpickled.
 """
@@ -17,9 +17,6 @@ from ebm_app.utils.tensors import as_tensor
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-#: Min rows per fold
-ROWS_PER_FOLD = 5
 
 
 def read_rows(
@@ -119,20 +116,3 @@ def check_variation(rows: np.ndarray, columns: Sequence[Any], what: str) -> None
     constant = [str(columns[index]) for index in np.flatnonzero(np.ptp(rows, 0) == 0)]
     if constant:
         raise UserError(f"Remove the constant columns of {what}: {', '.join(constant)}.")
-
-
-def assign_folds(
-    rows: np.ndarray, what: str, num_folds: int, numbers: np.random.Generator
-) -> np.ndarray:
-    """Return the fold (N,) of each row, which depends on its rank among the rows (N, d).
-
-    Raises:
-        UserError: if a fold has fewer than ``ROWS_PER_FOLD`` rows.
-    """
-    if len(rows) < ROWS_PER_FOLD * num_folds:
-        raise UserError(
-            f"{what} has {len(rows)} rows. Use at least {ROWS_PER_FOLD} for each of {num_folds} "
-            "folds."
-        )
-    rank = np.lexsort(rows.T[::-1]).argsort()
-    return (numbers.permutation(len(rows)) % num_folds)[rank]

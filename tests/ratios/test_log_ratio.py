@@ -19,9 +19,9 @@ from sklearn.tree import DecisionTreeClassifier
 
 from ebm_app import ClassifierRatio, CTSMRatio
 from ebm_app.ratios.classifier import ClassifierLogRatio, NetworkClassifier
+from ebm_app.ratios.densities import DensityPair, GaussianMixture, standard_normal
 from ebm_app.ratios.estimate import HeldOut, bound_estimate, mean_estimate
 from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
-from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
 
 def network(steps=100):

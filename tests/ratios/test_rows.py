@@ -9,9 +9,9 @@ import pytest
 import torch
 from conftest import error_of
 
+from ebm_app.ratios.cross_fit import assign_folds
 from ebm_app.ratios.rows import (
     as_rows,
-    assign_folds,
     check_columns,
     check_variation,
     read_rows,
