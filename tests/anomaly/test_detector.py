@@ -14,8 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ebm_app.anomaly import AnomalyDetector
-from ebm_app.anomaly.detector import FITTED_FILE, RECORD_FILE, UnfittedError
+from ebm_app.anomaly import FITTED_FILE, RECORD_FILE, AnomalyDetector, UnfittedError
 from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
 from ebm_app.pretrained import BUNDLED
@@ -86,7 +85,7 @@ class TableDetector(AnomalyDetector):
 
 
 def test_detector_passes_the_checks_of_scikit_learn(monkeypatch, tmp_path):
-    monkeypatch.setattr("ebm_app.anomaly.detector.MIN_IMAGES", 1)
+    monkeypatch.setattr("ebm_app.anomaly.MIN_IMAGES", 1)
     EBM(GREY).save_pretrained(tmp_path)
     detector = TableDetector(tmp_path, false_alarm_rate=0.3)
     results = check_estimator(detector, on_fail=None, on_skip=None)

@@ -6,7 +6,7 @@ import torch
 from conftest import COLOUR, GREY
 from torch.nn.functional import avg_pool2d
 
-from ebm_app.anomaly.features import (
+from ebm_app.anomaly import (
     FLOOR,
     SEED,
     SMALL,

@@ -6,7 +6,7 @@ import torch
 from sklearn.covariance import LedoitWolf
 from sklearn.preprocessing import StandardScaler
 
-from ebm_app.anomaly.scores import (
+from ebm_app.anomaly import (
     MAP_QUANTILE,
     conformal_p_values,
     fit_maps,
