@@ -6,6 +6,7 @@ other folds and evaluated on it. For new rows, the log ratio is the mean over th
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -20,6 +21,9 @@ from ebm_app.utils.fields import Int, Seed, check_argument
 #: Rows (n, D) float64 -> log p_1 / p_0 (n,) float64, in nats
 LogRatio = Callable[[np.ndarray], np.ndarray]
 NumFolds = Annotated[Int, Ge(3), Le(100)]
+#: Max share of the rows of p_1 outside the range of the rows of p_0 in a column; more give a
+#: warning
+MAX_OUTSIDE = 0.02
 #: Min rows per fold
 ROWS_PER_FOLD = 5
 
@@ -80,7 +84,9 @@ class CrossFitRatio(BaseEstimator, ABC):
             Sample(self._standardise(x), fold, unit)
             for x, fold, unit in zip(rows, folds, units, strict=True)
         ]
-        self.estimate_ = self.cross_fit(*samples, "KL(p_1 || p_0)")
+        estimate = self.cross_fit(*samples, "KL(p_1 || p_0)")
+        warnings = (*estimate.warnings, *self._range_warnings(*rows))
+        self.estimate_ = replace(estimate, warnings=warnings)
         return self
 
     def cross_fit(self, p0: Sample, p1: Sample, what: str) -> RatioEstimate:
@@ -121,6 +127,18 @@ class CrossFitRatio(BaseEstimator, ABC):
         if self.estimate_.are_far:
             return value
         return value - log_mean_exp(self.estimate_.log_ratio0)
+
+    def _range_warnings(self, x0: np.ndarray, x1: np.ndarray) -> list[str]:
+        """Return a warning if many rows of p_1 (N1, D) are outside the range of the rows of p_0
+        (N0, D) in a column."""
+        outside = ((x1 < x0.min(0)) | (x1 > x0.max(0))).mean(0)
+        if outside.max() <= MAX_OUTSIDE:
+            return []
+        return [
+            f"{outside.max():.1%} of the rows of p_1 are outside the range of the rows of p_0 in "
+            f"column {self.columns_[outside.argmax()]}. The log ratio is extrapolated there, and "
+            "the divergence may be infinite."
+        ]
 
     def _check_fitted(self) -> None:
         """Raise a UserError before ``fit``."""

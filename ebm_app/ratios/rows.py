@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Separators of a text table: the first of these that its first line contains
 SEPARATORS = "\t", ";", ","
+#: A column is discrete if more than this share of its rows, and this many, have one value
+MAX_SHARE, MIN_REPEATS = 0.1, 5
 #: Kinds of numpy types of complex numbers, durations and dates
 NOT_REAL = "cmM"
 
@@ -206,3 +208,11 @@ def check_variation(rows: np.ndarray, columns: Sequence[Any], what: str) -> None
     constant = [str(columns[index]) for index in np.flatnonzero(np.ptp(rows, 0) == 0)]
     if constant:
         raise UserError(f"Remove the constant columns of {what}: {', '.join(constant)}.")
+
+
+def discrete_columns(rows: np.ndarray) -> list[int]:
+    """Return the indices of the columns in which one value is repeated in more than a tenth of the
+    rows (N, d), and in at least ``MIN_REPEATS``."""
+    repeats = [np.unique(column, return_counts=True)[1].max() for column in rows.T]
+    limit = max(MAX_SHARE * len(rows), MIN_REPEATS - 1)
+    return [index for index, number in enumerate(repeats) if number > limit]
