@@ -13,6 +13,7 @@ Serra et al. 2020, arXiv:1909.11480, for the compressed size, which measures com
 import io
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -49,6 +50,8 @@ COLOUR, COLOUR_PIXELS = (0.0, 3.0, 5.0, 7.5), 1024
 BATCH_SIZE = 64
 #: Seed of the noise that all images share
 SEED = 0
+#: Residuals are averaged over CELLS x CELLS rectangles. 2 x 2 hardly see a rotated digit
+CELLS = 7
 #: Scales in pixels at which neighbouring pixels are compared
 SCALES = (1, 2, 4)
 #: Radius of the squares over which maps are smoothed, as a fraction of the shorter side
@@ -80,12 +83,13 @@ class Features(NamedTuple):
     time_scores: Tensor
     statistics: Tensor
 
-    def vectors(self) -> Tensor:
-        """Return feature vectors (B, F), float64: the log means of ``squares`` in the quarters of
-        the image, the logs of ``variances``, ``time_scores``, and ``statistics``."""
-        quarters = adaptive_avg_pool2d(self.squares.double(), 2)
-        columns = [(quarters + FLOOR).log().flatten(1), (self.variances + SMALL).log()]
-        return torch.cat([*columns, self.time_scores, self.statistics], 1)
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        """Return two blocks of features, float64: the log means of ``squares`` in ``CELLS`` x
+        ``CELLS`` rectangles (B, 49 n), and the logs of ``variances``, ``time_scores`` and
+        ``statistics`` (B, 2 n + S)."""
+        cells = (adaptive_avg_pool2d(self.squares.double(), CELLS) + FLOOR).log()
+        others = [(self.variances + SMALL).log(), self.time_scores, self.statistics]
+        return cells.flatten(1), torch.cat(others, 1)
 
     def smoothed(self) -> Tensor:
         """Return ``squares`` averaged over the square around each pixel, (B, n, H, W)."""
@@ -125,7 +129,7 @@ def extract_features(ebm: EBM, levels: Tensor) -> Features:
     times, shape = noise_times(ebm), ebm.config.image_shape
     generators = (torch.Generator().manual_seed(SEED) for _ in range(2))
     noises = torch.randn((len(times), *shape), generator=next(generators))
-    uniform = torch.rand(shape, generator=next(generators))
+    uniform = torch.rand(shape, generator=next(generators), dtype=torch.float32)
     noises, uniform = (each.to(ebm.device, ebm.dtype) for each in (noises, uniform))
     batches = []
     with progress("features", len(levels) * len(times)) as bar:
@@ -140,7 +144,7 @@ def extract_features(ebm: EBM, levels: Tensor) -> Features:
     squares, variances, time_scores = map(torch.cat, zip(*batches, strict=True))
     statistics = image_statistics(to_display(levels.cpu(), ebm.config.num_levels))
     features = Features(squares.float(), variances, time_scores, statistics)
-    is_bad = ~features.vectors().isfinite().all(1)
+    is_bad = ~torch.cat(features.blocks(), 1).isfinite().all(1)
     if is_bad.any():
         raise UserError(
             f"The features of {int(is_bad.sum())} of {len(levels)} images are not finite, the "
@@ -167,18 +171,22 @@ def _features_at(ebm: EBM, y: Tensor, noise: Tensor, time: float) -> tuple[Tenso
 
 def image_statistics(images: Tensor) -> Tensor:
     """Return statistics (B, S) of images (B, C, H, W) in [0, 1], float64: the log bytes as
-    lossless WebP, and for each of ``SCALES`` up to half a side the log mean squared difference of
-    neighbouring pixels after average pooling."""
-    columns = [torch.tensor([_webp_size(pixels) for pixels in to_uint8(images)]).double().log()]
-    scales = [scale for scale in SCALES if 2 * scale <= min(images.shape[-2:])]
-    for scale in scales:
+    lossless WebP, and the log mean squared differences of neighbouring pixels after average
+    pooling by ``scales_of`` the image."""
+    columns = [torch.tensor([webp_size(pixels) for pixels in to_uint8(images)]).double().log()]
+    for scale in scales_of(*images.shape[-2:]):
         means = avg_pool2d(images.double(), scale)
         squares = [means.diff(dim=dim).square().mean((1, 2, 3)) for dim in (-2, -1)]
         columns.append((sum(squares) / 2 + SMALL).log())
     return torch.stack(columns, 1)
 
 
-def _webp_size(pixels: np.ndarray) -> int:
+def scales_of(height: int, width: int) -> list[int]:
+    """Return the entries of ``SCALES`` up to half a side."""
+    return [scale for scale in SCALES if 2 * scale <= min(height, width)]
+
+
+def webp_size(pixels: np.ndarray) -> int:
     """Return the bytes of pixels (H, W, C) uint8 as lossless WebP. Channels are placed side by
     side unless there are 1 or 3."""
     if pixels.shape[-1] not in (1, 3):
@@ -188,11 +196,12 @@ def _webp_size(pixels: np.ndarray) -> int:
 
 
 class Fitted(NamedTuple):
-    """What ``fit`` learns from n ordinary images, whose feature vectors have F entries.
+    """What ``fit`` learns from n ordinary images with F features.
 
     Attributes:
-        mean, precision: mean (F,) and inverse covariance (F, F) of the vectors, float64.
-        calibration: scores of the n images, each by the vectors of the other folds, (n,) float64.
+        mean, precision: mean (F,) float64 of the features, and block-diagonal matrix P (F, F)
+            float32 of their scores, see ``AnomalyDetector``.
+        calibration: scores of the n images, each by the features of the other folds, (n,) float64.
         map_mean, map_scale: mean, and value of a map of 1 above the mean, of the smoothed
             residuals at each noise level, float32 (noise levels, H, W).
     """
@@ -204,14 +213,19 @@ class Fitted(NamedTuple):
     map_scale: Tensor
 
 
-def fit_scores(vectors: Tensor) -> tuple[Tensor, ...]:
-    """Return the mean, precision and calibration scores of feature vectors (n, F), see
-    ``Fitted``."""
-    calibration = torch.empty(len(vectors), dtype=torch.float64)
-    for others, fold in KFold(NUM_FOLDS, shuffle=True, random_state=0).split(vectors):
-        calibration[fold] = mahalanobis_scores(vectors[fold], *fit_normal(vectors[others]))
-    mean, precision = fit_normal(vectors)
-    return mean, precision, calibration
+def fit_scores(blocks: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean (F,), matrix P (F, F) and calibration scores (n,) of blocks of features
+    (n, F_k), float64, see ``Fitted``."""
+    means, matrices, total = [], [], torch.zeros(len(blocks[0]), dtype=torch.float64)
+    for block in blocks:
+        scores = torch.empty(len(block), dtype=torch.float64)
+        for others, fold in KFold(NUM_FOLDS, shuffle=True, random_state=0).split(block):
+            scores[fold] = mahalanobis_scores(block[fold], *fit_normal(block[others]))
+        mean, precision = fit_normal(block)
+        means.append(mean)
+        matrices.append(precision / scores.std())
+        total += scores / scores.std()
+    return torch.cat(means), torch.block_diag(*matrices), total
 
 
 def fit_normal(vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -226,7 +240,7 @@ def fit_normal(vectors: Tensor) -> tuple[Tensor, Tensor]:
 def mahalanobis_scores(vectors: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
     """Return minus the squared Mahalanobis distances of vectors (B, F), float64 (B,)."""
     centred = vectors - mean
-    return -((centred @ precision) * centred).sum(1)
+    return -((centred @ precision.double()) * centred).sum(1)
 
 
 def fit_maps(smoothed: Tensor) -> tuple[Tensor, ...]:
@@ -257,13 +271,8 @@ class UnfittedError(UserError, NotFittedError):
 
 
 class Findings(NamedTuple):
-    """Results of ``AnomalyDetector.examine`` for B images.
-
-    Attributes:
-        score: anomaly scores (B,); lower is more anomalous.
-        p_value: p-values (B,).
-        maps: anomaly maps (B, H, W), see ``AnomalyDetector.explain``.
-    """
+    """Anomaly scores (B,), of which lower ones are more anomalous, p-values (B,) and maps
+    (B, H, W) of B images, see ``AnomalyDetector``."""
 
     score: np.ndarray
     p_value: np.ndarray
@@ -273,13 +282,14 @@ class Findings(NamedTuple):
 class AnomalyDetector(OutlierMixin, BaseEstimator):
     r"""Detect images that are unusual under a model: an outlier detector of scikit-learn.
 
-    The score of an image is minus the squared Mahalanobis distance of its feature vector f,
+    The score of an image is minus a squared Mahalanobis distance of its features f,
 
         s = -(f - m)^T P (f - m),
 
-    where f has the errors of the model's noise prediction, its time scores and statistics of the
-    image (see ``Features.vectors``), and m and P are the mean and inverse covariance of f over
-    ordinary images (Ledoit and Wolf 2004).
+    where m is their mean over ordinary images. f has two blocks: the errors of the model's noise
+    prediction in parts of the image; and its predicted errors, time scores and statistics of the
+    image (see ``Features.blocks``). P has the inverse covariance of each block (Ledoit and Wolf
+    2004), divided by the standard deviation of its squared distances.
     ``fit`` computes the scores s_i of n ordinary images, each with m and P of the four fifths of
     the images that it is not in. An image with score s then has the p-value
 
@@ -297,7 +307,8 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
     Args:
         model: an ``EBM`` with a Stein head, or its bundled name, folder or hub id, by which
             ``fit`` loads it.
-        false_alarm_rate: fraction of ordinary images that ``predict`` flags.
+        false_alarm_rate: fraction of ordinary images that ``predict`` flags, at least
+            1 / (n + 1).
         device: device to load a model on.
 
     Attributes:
@@ -317,16 +328,8 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
     def from_pretrained(
         cls, model: str | os.PathLike, false_alarm_rate: float = 0.05, device: str = "cpu"
     ) -> Self:
-        """Load a model and the fitted detector in its folder. All bundled models but the energy
-        networks have one.
-
-        Args:
-            model: bundled name, folder or hub id.
-
-        Raises:
-            UnfittedError: if the folder has no detector that was fitted to these weights.
-            UserError: if the model or the detector cannot be read.
-        """
+        """Load a model, a bundled name, folder or hub id, and the fitted detector in its folder.
+        All bundled models but the energy networks have one. Raises as ``load``."""
         return cls(model, false_alarm_rate, device).load(model)
 
     def fit(self, X: Any, y: None = None) -> Self:
@@ -345,8 +348,9 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
                 f"{len(first)} among {len(levels)} images. Add images."
             )
         features = extract_features(ebm, levels[np.sort(first)])
-        self.ebm_ = ebm
-        self.fitted_ = Fitted(*fit_scores(features.vectors()), *fit_maps(features.smoothed()))
+        mean, precision, calibration = fit_scores(features.blocks())
+        maps = fit_maps(features.smoothed())
+        self.ebm_, self.fitted_ = ebm, Fitted(mean, precision.float(), calibration, *maps)
         return self
 
     def examine(self, X: Any) -> Findings:
@@ -357,7 +361,8 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         """
         fitted = self._check_fitted()
         features = extract_features(self.ebm_, to_model_levels(self.ebm_, X))
-        score = mahalanobis_scores(features.vectors(), fitted.mean, fitted.precision)
+        vectors = torch.cat(features.blocks(), 1)
+        score = mahalanobis_scores(vectors, fitted.mean, fitted.precision)
         excess = (features.smoothed() - fitted.map_mean) / fitted.map_scale
         level = excess.flatten(2).amax(2).argmax(1)
         maps = excess[torch.arange(len(level)), level]
@@ -391,16 +396,8 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
 
     @property
     def offset_(self) -> float:
-        """Threshold of ``score_samples`` at ``false_alarm_rate``."""
-        return self.threshold(self.false_alarm_rate)
-
-    def threshold(self, false_alarm_rate: float) -> float:
-        """Return the score below which p-values are at most a false-alarm rate in (0, 1).
-
-        Raises:
-            UserError: if the rate is not in (0, 1), or below 1 / (n + 1) for n ordinary images.
-        """
-        rate = check_argument(Fraction, "false_alarm_rate", false_alarm_rate)
+        """Score below which p-values are at most ``false_alarm_rate``."""
+        rate = check_argument(Fraction, "false_alarm_rate", self.false_alarm_rate)
         calibration = self._check_fitted().calibration
         index = int(rate * (len(calibration) + 1) + 1e-9)
         if index < 1:
@@ -412,26 +409,20 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
         return calibration.sort().values[index - 1].item()
 
     def save(self, folder: str | os.PathLike, **about: Any) -> None:
-        """Save the fitted detector to the model's folder, as anomaly.safetensors and anomaly.json.
-
-        Args:
-            folder: the model's folder.
-            about: values that describe the images, stored in anomaly.json.
-        """
+        """Save the fitted detector to the model's folder, as anomaly.safetensors, and as
+        anomaly.json with the values ``about`` that describe the images."""
         fitted = self._check_fitted()
         folder = Path(check_argument(PathArgument, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / FITTED_FILE, fitted._asdict())
-        num_images = len(fitted.calibration)
-        write_json(
-            folder / RECORD_FILE, {**about, "num_images": num_images, **provenance(self.ebm_)}
-        )
+        about["num_images"] = len(fitted.calibration)
+        write_json(folder / RECORD_FILE, about | provenance(self.ebm_))
 
     def load(self, folder: str | os.PathLike) -> Self:
         """Load the fitted detector of a model folder.
 
         Raises:
-            UnfittedError: if there is none, or it was fitted to other weights or noise levels.
+            UnfittedError: if there is none, or it was fitted to other weights or features.
             UserError: if the files are damaged.
         """
         folder = find_folder(folder)
@@ -450,12 +441,13 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
             fitted = Fitted(**read_tensors(path))
             if not all(values.isfinite().all() for values in fitted):
                 raise ValueError("non-finite values")
+            if [values.shape for values in fitted] != shapes(fitted, ebm.config.image_shape):
+                raise ValueError("tensors of other shapes")
         self.ebm_, self.fitted_ = ebm, fitted
         return self
 
     def _open_model(self) -> EBM:
-        """Return the model, loaded if it is given by name. Raise a UserError if it has no Stein
-        head."""
+        """Return the model, loaded if it is given by name."""
         is_loaded = isinstance(self.model, EBM)
         ebm = self.model if is_loaded else EBM.from_pretrained(self.model, self.device)
         noise_times(ebm)  # raises before images are read
@@ -471,21 +463,22 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
 def provenance(ebm: EBM) -> dict[str, Any]:
     """Return what the fitted tensors depend on, besides the images."""
     levels = noise_levels(ebm.config.image_shape)
-    return {"weights": fingerprint(ebm), "noise_levels": levels}
+    return {"weights": fingerprint(ebm), "noise_levels": levels, "cells": CELLS}
+
+
+def shapes(fitted: Fitted, image_shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the shapes of fitted tensors for images (C, H, W)."""
+    _, height, width = image_shape
+    n = len(noise_levels(image_shape))
+    num = n * (CELLS**2 + 2) + 1 + len(scales_of(height, width))
+    maps = (n, height, width)
+    return [(num,), (num, num), (fitted.calibration.numel(),), maps, maps]
 
 
 def to_model_levels(ebm: EBM, images: Any) -> Tensor:
     """Convert images (B, C, H, W), or rows (B, C H W) of one image each, in [0, 1] or uint8
-    levels, to grey levels of the model, uint8 (B, C, H, W).
-
-    Raises:
-        UserError: if the shape or the values do not match the model.
-    """
-    config = ebm.config
-    if (
-        isinstance(images, Tensor | np.ndarray)
-        and images.ndim == 2
-        and images.shape[1] == math.prod(config.image_shape)
-    ):
-        images = images.reshape(-1, *config.image_shape)
-    return checked_levels(images, config.image_shape, config.num_levels)
+    levels, to grey levels of the model, uint8 (B, C, H, W)."""
+    shape = ebm.config.image_shape
+    if isinstance(images, Tensor | np.ndarray) and images.shape[1:] == (math.prod(shape),):
+        images = images.reshape(-1, *shape)
+    return checked_levels(images, shape, ebm.config.num_levels)
