@@ -2,9 +2,9 @@
 
 python evaluate/score.py digits photos --output scores.csv
 
-The table has one row per image: file, log_prob in nats, its error (stderr) and bits_per_dim. Rows
-are written after each batch. Images must have the size, channels and grey levels of the model, or
-be converted with --resize.
+The table has one row per image: file, log_prob in nats, its error (stderr), bits_per_dim, and
+p_value if the model has an anomaly detector. Rows are written after each batch. Images must have
+the size, channels and grey levels of the model, or be converted with --resize.
 """
 
 import csv
@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ebm_app.anomaly import AnomalyDetector, UnfittedError
 from ebm_app.command_line import (
     CommonFlags,
     ImageFileFlags,
@@ -38,7 +40,7 @@ from ebm_app.utils.fields import BatchSize, Draws, configuration, setting
 from ebm_app.utils.files import name_in_errors
 from ebm_app.utils.processes import resolve_device
 
-COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim")
+COLUMNS = ["file", "log_prob", "stderr", "bits_per_dim"]
 
 
 @configuration(kw_only=True)
@@ -60,14 +62,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     check_folder(args.folder)
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
+    detector = load_detector(args.model, ebm)
+    columns = [*COLUMNS, "p_value"] if detector else COLUMNS
     files = list_images(args.folder)
     num_dims = math.prod(ebm.config.image_shape) * args.repeats
     size, rows = args.batch_size or images_per_batch(num_dims, ebm.device), []
     for begin in tqdm(range(0, len(files), size), desc="score"):
         images = read_levels(files, begin, size, ebm.config, args)
         names = [name_of(files[number], args.folder) for number in images]
-        batch = [*zip(names, *score(ebm, images, args), strict=True)]
-        write_rows(args.output, batch, "a" if rows else "w")
+        values = score(ebm, images, args)
+        if detector:
+            values.append(detector.p_value(torch.stack([*images.values()])).tolist())
+        batch = [*zip(names, *values, strict=True)]
+        write_rows(args.output, batch if rows else [columns, *batch], "a" if rows else "w")
         rows += batch
     return {
         "output": str(args.output),
@@ -110,12 +117,19 @@ def name_of(file: Path, folder: Path) -> str:
     return os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")
 
 
+def load_detector(model: str, ebm: EBM) -> AnomalyDetector | None:
+    """Return the anomaly detector in the folder of a model, or None if there is none."""
+    with suppress(UnfittedError):
+        return AnomalyDetector(ebm).load(model)
+    return None
+
+
 def write_rows(path: Path, rows: Sequence[Sequence[Any]], mode: str) -> None:
     """Write a new table (mode "w"), or append rows to it (mode "a")."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with name_in_errors(path), path.open(mode, encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerows([COLUMNS, *rows] if mode == "w" else rows)
+        table.writerows(rows)
 
 
 def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list[float]]:

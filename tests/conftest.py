@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from ebm_app.anomaly.detector import AnomalyDetector
+from ebm_app.anomaly import AnomalyDetector
 from ebm_app.command_line import run_script
 from ebm_app.config import EBMConfig
 from ebm_app.data.datasets import load_images

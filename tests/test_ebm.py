@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 import ebm_app
 from ebm_app import EBM
-from ebm_app.anomaly.features import extract_features
+from ebm_app.anomaly import extract_features
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.datasets import load_images
 from ebm_app.data.levels import to_levels

@@ -75,6 +75,11 @@ class ClassifierRatio(CrossFitRatio):
         """Train a copy of the classifier on the rows of both samples."""
         if self.classifier is None:
             classifier = NetworkClassifier(random_state=seed)
+        elif not hasattr(self.classifier, "predict_proba"):
+            raise UserError(
+                f"{type(self.classifier).__name__} has no probabilities. Use a classifier with "
+                "predict_proba."
+            )
         else:
             classifier = clone(self.classifier)
         rows = np.concatenate([p0.rows, p1.rows])

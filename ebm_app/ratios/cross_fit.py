@@ -6,6 +6,7 @@ other folds and evaluated on it. For new rows, the log ratio is the mean over th
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -13,13 +14,18 @@ from annotated_types import Ge, Le
 from sklearn.base import BaseEstimator
 
 from ebm_app.ratios.estimate import HeldOut, RatioEstimate, bound_estimate, log_mean_exp
-from ebm_app.ratios.rows import as_rows, assign_folds, check_columns, check_variation
+from ebm_app.ratios.rows import as_rows, check_columns, check_variation
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Int, Seed, check_argument
 
 #: Rows (n, D) float64 -> log p_1 / p_0 (n,) float64, in nats
 LogRatio = Callable[[np.ndarray], np.ndarray]
 NumFolds = Annotated[Int, Ge(3), Le(100)]
+#: Max share of the rows of p_1 outside the range of the rows of p_0 in a column; more give a
+#: warning
+MAX_OUTSIDE = 0.02
+#: Min rows per fold
+ROWS_PER_FOLD = 5
 
 
 class Sample(NamedTuple):
@@ -78,7 +84,9 @@ class CrossFitRatio(BaseEstimator, ABC):
             Sample(self._standardise(x), fold, unit)
             for x, fold, unit in zip(rows, folds, units, strict=True)
         ]
-        self.estimate_ = self.cross_fit(*samples, "KL(p_1 || p_0)")
+        estimate = self.cross_fit(*samples, "KL(p_1 || p_0)")
+        warnings = (*estimate.warnings, *self._range_warnings(*rows))
+        self.estimate_ = replace(estimate, warnings=warnings)
         return self
 
     def cross_fit(self, p0: Sample, p1: Sample, what: str) -> RatioEstimate:
@@ -120,6 +128,18 @@ class CrossFitRatio(BaseEstimator, ABC):
             return value
         return value - log_mean_exp(self.estimate_.log_ratio0)
 
+    def _range_warnings(self, x0: np.ndarray, x1: np.ndarray) -> list[str]:
+        """Return a warning if many rows of p_1 (N1, D) are outside the range of the rows of p_0
+        (N0, D) in a column."""
+        outside = ((x1 < x0.min(0)) | (x1 > x0.max(0))).mean(0)
+        if outside.max() <= MAX_OUTSIDE:
+            return []
+        return [
+            f"{outside.max():.1%} of the rows of p_1 are outside the range of the rows of p_0 in "
+            f"column {self.columns_[outside.argmax()]}. The log ratio is extrapolated there, and "
+            "the divergence may be infinite."
+        ]
+
     def _check_fitted(self) -> None:
         """Raise a UserError before ``fit``."""
         if "estimate_" not in vars(self):
@@ -139,3 +159,20 @@ class CrossFitRatio(BaseEstimator, ABC):
 
     def _standardise(self, rows: np.ndarray) -> np.ndarray:
         return (rows - self.centre_) / self.scale_
+
+
+def assign_folds(
+    rows: np.ndarray, what: str, num_folds: int, numbers: np.random.Generator
+) -> np.ndarray:
+    """Return the fold (N,) of each row, which depends on its rank among the rows (N, d).
+
+    Raises:
+        UserError: if a fold has fewer than ``ROWS_PER_FOLD`` rows.
+    """
+    if len(rows) < ROWS_PER_FOLD * num_folds:
+        raise UserError(
+            f"{what} has {len(rows)} rows. Use at least {ROWS_PER_FOLD} for each of {num_folds} "
+            "folds."
+        )
+    rank = np.lexsort(rows.T[::-1]).argsort()
+    return (numbers.permutation(len(rows)) % num_folds)[rank]

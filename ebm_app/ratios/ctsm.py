@@ -38,6 +38,8 @@ from ebm_app.ratios.estimate import (
 )
 from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
 from ebm_app.ratios.methods import MLP, TimeScoreRatio
+from ebm_app.ratios.rows import discrete_columns
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Steps, check_argument
 from ebm_app.utils.fitting import fit, select_average
 from ebm_app.utils.quadrature import rule_on
@@ -63,8 +65,8 @@ NUM_NODES = 12
 class CTSMRatio(CrossFitRatio):
     """Log ratio of the densities of two samples, by CTSM-v.
 
-    For densities that hardly overlap. If they overlap, ``ClassifierRatio`` is faster and learns
-    more of what differs from Gaussians.
+    For continuous columns whose densities hardly overlap. If they overlap, or if columns are
+    discrete, ``ClassifierRatio`` is faster and learns more of what differs from Gaussians.
 
     Args:
         num_folds: K, at least 3; each of K networks is trained without one fold of the rows.
@@ -89,6 +91,13 @@ class CTSMRatio(CrossFitRatio):
         """Learn the time score of a bridge. The rows of the first fold select the shrinkage of
         the Gaussians and the training step."""
         num_steps = check_argument(Steps, "steps", self.steps)
+        for what, p in (("p_0", p0), ("p_1", p1)):
+            if columns := discrete_columns(p.rows):
+                raise UserError(
+                    f"Expected continuous columns for CTSMRatio, but a value is repeated in many "
+                    f"rows of {what} in columns {columns}. Use ClassifierRatio for discrete "
+                    "columns."
+                )
         train, validation = (
             [torch.from_numpy(p.rows[(p.fold == 1) == is_held_out]) for p in (p0, p1)]
             for is_held_out in (False, True)

@@ -15,10 +15,10 @@ import scipy
 from sklearn.base import clone
 
 from ebm_app.ratios.classifier import ClassifierRatio
-from ebm_app.ratios.cross_fit import CrossFitRatio, NumFolds, Sample
+from ebm_app.ratios.cross_fit import CrossFitRatio, NumFolds, Sample, assign_folds
 from ebm_app.ratios.ctsm import CTSMRatio
 from ebm_app.ratios.estimate import RatioEstimate
-from ebm_app.ratios.rows import as_rows, assign_folds, check_variation
+from ebm_app.ratios.rows import as_rows, check_variation, discrete_columns
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, check_argument
 
@@ -37,7 +37,7 @@ def mutual_information(
         x, y: arrays or data frames of numbers, (N, dx) and (N, dy), or (N,) for one column; row i
             of both is one draw of (X, Y).
         ratio: estimator of the log ratio. By default ``ClassifierRatio()``, and ``CTSMRatio()`` if
-            the classifier finds too much information for a bound.
+            the classifier finds too much information for a bound in continuous columns.
         random_state: seed of folds, shuffled pairs and the default estimators.
 
     >>> numbers = np.random.default_rng(0)
@@ -53,17 +53,13 @@ def mutual_information(
         UserError: for values that are not real numbers, missing or infinite; for constant columns
             and fewer than 5 rows per fold.
     """
-    if ratio is not None:
-        return _estimate(x, y, ratio, random_state)
-    estimate = _estimate(x, y, ClassifierRatio(random_state=random_state), random_state)
-    if estimate.are_far:
-        estimate = _estimate(x, y, CTSMRatio(random_state=random_state), random_state)
+    first = ClassifierRatio(random_state=random_state) if ratio is None else clone(ratio)
+    p0, p1 = independent_and_joint(x, y, first.num_folds, random_state)
+    estimate = first.cross_fit(p0, p1, "mutual information")
+    if ratio is None and estimate.are_far and not discrete_columns(p1.rows):
+        second = CTSMRatio(random_state=random_state)
+        estimate = second.cross_fit(p0, p1, "mutual information")
     return estimate
-
-
-def _estimate(x: Any, y: Any, ratio: CrossFitRatio, random_state: int) -> RatioEstimate:
-    p0, p1 = independent_and_joint(x, y, ratio.num_folds, random_state)
-    return clone(ratio).cross_fit(p0, p1, "mutual information")
 
 
 def independent_and_joint(

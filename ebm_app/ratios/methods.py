@@ -14,7 +14,7 @@ from ebm_app.nets.model import Time, TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Objective
 from ebm_app.objectives.time_sampling import SharedTimes, TimeSample, TimeSampler, UniformTime
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
-from ebm_app.ratios.pairs import DensityPair
+from ebm_app.ratios.densities import DensityPair
 from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.random import derive_seed, initial_weights
 

@@ -22,6 +22,7 @@ import torch
 from torch import Generator, Tensor
 from tqdm.auto import tqdm
 
+from ebm_app.ratios.densities import DensityPair, gaussian_pair, information_pair, mixture_pair
 from ebm_app.ratios.methods import (
     COVARIANCE_METHODS,
     NUM_NODES,
@@ -30,7 +31,6 @@ from ebm_app.ratios.methods import (
     TimeScores,
     methods_of,
 )
-from ebm_app.ratios.pairs import DensityPair, gaussian_pair, information_pair, mixture_pair
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.fitting import fit

@@ -4,7 +4,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from ebm_app.anomaly.detector import FITTED_FILE, AnomalyDetector, UnfittedError
+from ebm_app.anomaly import FITTED_FILE, AnomalyDetector, UnfittedError
 from ebm_app.config import EBMConfig
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.reference import BITS_FILE, HeldOutBits

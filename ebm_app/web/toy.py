@@ -9,8 +9,7 @@ import gradio as gr
 from matplotlib.figure import Figure
 
 from ebm_app.ratios.methods import TimeScoreRatio, methods_of
-from ebm_app.ratios.planes import density_planes
-from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
+from ebm_app.ratios.plots import density_planes, plot_pair, plot_planes, plot_trial
 from ebm_app.ratios.problems import TEST, TOY_PROBLEMS, VALIDATION, EvaluationPoints, train
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.random import make_generator

@@ -14,8 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ebm_app.anomaly import AnomalyDetector
-from ebm_app.anomaly.detector import FITTED_FILE, RECORD_FILE, UnfittedError
+from ebm_app.anomaly import FITTED_FILE, RECORD_FILE, AnomalyDetector, UnfittedError
 from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
 from ebm_app.pretrained import BUNDLED
@@ -86,7 +85,7 @@ class TableDetector(AnomalyDetector):
 
 
 def test_detector_passes_the_checks_of_scikit_learn(monkeypatch, tmp_path):
-    monkeypatch.setattr("ebm_app.anomaly.detector.MIN_IMAGES", 1)
+    monkeypatch.setattr("ebm_app.anomaly.MIN_IMAGES", 1)
     EBM(GREY).save_pretrained(tmp_path)
     detector = TableDetector(tmp_path, false_alarm_rate=0.3)
     results = check_estimator(detector, on_fail=None, on_skip=None)
@@ -130,7 +129,7 @@ def test_saved_detector_is_loaded_bit_for_bit(tmp_path, detector, digits):
         AnomalyDetector.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("change", ["non-finite", "missing"])
+@pytest.mark.parametrize("change", ["non-finite", "missing", "other shapes"])
 def test_damaged_files_are_refused(tmp_path, detector, change):
     detector.ebm_.save_pretrained(tmp_path)
     detector.save(tmp_path)
@@ -138,6 +137,8 @@ def test_damaged_files_are_refused(tmp_path, detector, change):
     tensors["calibration"][3] = torch.nan
     if change == "missing":
         del tensors["map_mean"]
+    if change == "other shapes":
+        tensors |= {"calibration": torch.ones(100), "map_mean": torch.ones(4, 8, 9)}
     save_file(tensors, tmp_path / FITTED_FILE)
     assert change in error_of(AnomalyDetector.from_pretrained, tmp_path)
 
@@ -177,5 +178,5 @@ def test_errors_name_the_value_and_the_remedy(detector, digits):
     assert "at least 80" in error_of(AnomalyDetector(ebm).fit, images)
     headless = EBM(replace(GREY, stein_head=False, prediction="normalised"))
     assert "Anomaly detection needs" in error_of(AnomalyDetector(headless).fit, images)
-    assert "at least 199 images, got 100" in error_of(detector.threshold, 0.005)
-    assert "false_alarm_rate" in error_of(detector.threshold, 1.5)
+    for rate, reason in ((0.005, "at least 199 images, got 100"), (1.5, "false_alarm_rate")):
+        assert reason in error_of(AnomalyDetector(ebm, rate).load("digits").predict, images)

@@ -6,7 +6,8 @@ import torch
 from conftest import COLOUR, GREY
 from torch.nn.functional import avg_pool2d
 
-from ebm_app.anomaly.features import (
+from ebm_app.anomaly import (
+    CELLS,
     FLOOR,
     SEED,
     SMALL,
@@ -61,18 +62,15 @@ def test_noise_levels_are_signal_to_noise_ratios():
     np.testing.assert_allclose(shift, np.log(2))
 
 
-def test_vectors_are_log_means_of_quarters():
-    squares, variances = torch.rand(2, 4, 8, 12) + 1, torch.rand(2, 4).double() + 1
+def test_blocks_are_log_means_of_cells_and_the_rest():
+    squares, variances = torch.rand(2, 4, 14, 21) + 1, torch.rand(2, 4).double() + 1
     time_scores, statistics = torch.randn(2, 2, 4).double()
-    vectors = Features(squares, variances, time_scores, statistics).vectors()
-    quarters = squares.double().unfold(2, 4, 4).unfold(3, 6, 6).mean((4, 5))
-    columns = [
-        (quarters + FLOOR).log().flatten(1),
-        (variances + SMALL).log(),
-        time_scores,
-        statistics,
-    ]
-    torch.testing.assert_close(vectors, torch.cat(columns, 1))
+    cells, rest = Features(squares, variances, time_scores, statistics).blocks()
+    means = squares.double().unfold(2, 2, 2).unfold(3, 3, 3).mean((4, 5))
+    assert means.shape == (2, 4, CELLS, CELLS)
+    torch.testing.assert_close(cells, (means + FLOOR).log().flatten(1))
+    expected = torch.cat([(variances + SMALL).log(), time_scores, statistics], 1)
+    torch.testing.assert_close(rest, expected)
 
 
 def test_maps_are_smoothed_over_a_square():

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import torch
 from sklearn.covariance import LedoitWolf
+from sklearn.model_selection import KFold
 from sklearn.preprocessing import StandardScaler
 
-from ebm_app.anomaly.scores import (
+from ebm_app.anomaly import (
     MAP_QUANTILE,
+    NUM_FOLDS,
     conformal_p_values,
     fit_maps,
+    fit_normal,
     fit_scores,
     mahalanobis_scores,
 )
@@ -22,25 +25,36 @@ def correlated(num, seed=0):
     return draws.double() @ mixing.double()
 
 
-def test_scores_are_the_mahalanobis_distances_of_sklearn():
-    ordinary, other = correlated(200), correlated(5, seed=1)
-    mean, precision, _ = fit_scores(ordinary)
-    found = mahalanobis_scores(other, mean, precision)
+def mahalanobis(ordinary, other):
     scaler = StandardScaler().fit(ordinary)
     covariance = LedoitWolf().fit(scaler.transform(ordinary))
-    np.testing.assert_allclose(-found, covariance.mahalanobis(scaler.transform(other)), rtol=1e-9)
+    return covariance.mahalanobis(scaler.transform(other))
+
+
+def test_scores_add_the_mahalanobis_distances_of_two_blocks():
+    """Each as of scikit-learn, over its standard deviation on the images of the other folds."""
+    ordinary, other = correlated(200), correlated(5, seed=1)
+    expected = 0
+    for columns in (slice(3), slice(3, 4)):
+        folds = KFold(NUM_FOLDS, shuffle=True, random_state=0).split(ordinary)
+        held_out = [mahalanobis(ordinary[a, columns], ordinary[b, columns]) for a, b in folds]
+        scale = np.concatenate(held_out).std(ddof=1)
+        expected = expected + mahalanobis(ordinary[:, columns], other[:, columns]) / scale
+    mean, matrix, _ = fit_scores([ordinary[:, :3], ordinary[:, 3:]])
+    np.testing.assert_allclose(-mahalanobis_scores(other, mean, matrix), expected, rtol=1e-9)
 
 
 def test_calibration_scores_use_the_other_images():
     """An outlier is far from the others, but not from statistics that include it."""
     vectors = correlated(100)
     vectors[7] *= 30
-    mean, precision, calibration = fit_scores(vectors)
+    mean, precision, calibration = fit_scores([vectors])
     with_it = mahalanobis_scores(vectors[7:8], mean, precision)
-    mean, precision, _ = fit_scores(vectors[torch.arange(100) != 7])
-    without = mahalanobis_scores(vectors[7:8], mean, precision)
-    assert calibration.argmin() == 7
-    assert abs(calibration[7] / without - 1) < 0.5 < abs(with_it / without - 1)
+    assert calibration.argmin() == 7 and abs(with_it / calibration[7] - 1) > 0.5
+    mean, precision = fit_normal(vectors[torch.arange(100) != 7])
+    scale = with_it / mahalanobis_scores(vectors[7:8], *fit_normal(vectors))
+    without = scale * mahalanobis_scores(vectors[7:8], mean, precision)
+    assert abs(calibration[7] / without - 1) < 0.5
 
 
 def test_conformal_p_values_are_uniform():
@@ -55,7 +69,7 @@ def test_p_values_of_ordinary_vectors_are_uniform():
     p = []
     for seed in range(40):
         vectors = correlated(300, seed)
-        mean, precision, calibration = fit_scores(vectors[:200])
+        mean, precision, calibration = fit_scores([vectors[:200, :2], vectors[:200, 2:]])
         scores = mahalanobis_scores(vectors[200:], mean, precision)
         p.append(conformal_p_values(scores, calibration))
     p = torch.cat(p)

@@ -44,7 +44,7 @@ SHORT = {
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",
-    "evaluate/anomaly_benchmark.py": "--limit 2 --num_unusual 2 --num_likelihoods 2",
+    "evaluate/anomaly.py": "--limit 2 --num_unusual 2 --num_likelihoods 2",
 }
 
 

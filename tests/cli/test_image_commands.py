@@ -87,6 +87,18 @@ def test_every_image_has_a_row_for_any_batch_size(capsys, tmp_path):
         assert bits == pytest.approx(-float(row["log_prob"]) / (64 * math.log(2)), rel=1e-6)
         assert float(row["stderr"]) > 0
         assert float(one["bits_per_dim"]) == pytest.approx(bits, rel=1e-5)
+        assert one["p_value"] == row["p_value"] and 0 < float(row["p_value"]) <= 0.05  # noise
+    figures_of(
+        score,
+        "digits-energy",
+        tmp_path,
+        "--resize",
+        "--device",
+        "cpu",
+        "--output",
+        tmp_path / "energy.csv",
+    )
+    assert "p_value" not in (tmp_path / "energy.csv").read_text()
 
 
 def test_any_file_name_is_scored_and_rows_are_flushed(capsys, tmp_path):

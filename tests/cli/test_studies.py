@@ -142,11 +142,11 @@ def test_likelihood_is_compared_with_its_network(folder, tmp_path):
 
 
 def test_benchmark_ranks_anomalies(script, tmp_path, capsys):
-    main = script("evaluate/anomaly_benchmark.py").main
+    main = script("evaluate/anomaly.py").main
     flags = "--limit 12 --num_unusual 12 --num_likelihoods 4 --seed 3 --output_dir".split()
     metrics = main(["digits", *flags, str(tmp_path)])
     assert metrics["rows"]["shuffled"]["detector"] > 0.9
     assert all(0 <= row["likelihood"] <= 1 for row in metrics["rows"].values())
     assert 0 <= metrics["false_alarms"] < 0.5 < metrics["mean"]
-    assert "isolation forest" in capsys.readouterr().out
+    assert "local outlier factor" in capsys.readouterr().out
     assert (tmp_path / "anomaly.json").is_file() and (tmp_path / "anomaly.png").is_file()

@@ -12,8 +12,8 @@ from exact import F64, ExactBridge, generator, normal
 from ebm_app import CTSMRatio
 from ebm_app.ratios import ctsm
 from ebm_app.ratios.ctsm import SIGMA, T_MARGIN, Bridge
+from ebm_app.ratios.densities import DensityPair, GaussianMixture, standard_normal
 from ebm_app.ratios.gaussians import GaussianRatio
-from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
 
 @pytest.fixture(autouse=True)

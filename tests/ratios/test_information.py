@@ -77,6 +77,21 @@ def test_pairs_of_different_rows_stay_in_their_fold():
     assert np.array_equal(by_unit[second], shuffled.fold)
 
 
+def test_ctsm_refuses_discrete_columns():
+    x, bits = normal((300, 4)), (normal((300, 4), 1) > 0).double()
+    ratio = CTSMRatio(num_folds=3, steps=5)
+    assert "ClassifierRatio" in error_of(mutual_information, x, bits, ratio)
+    assert "of p_1 in columns [0, 1, 2, 3]" in error_of(ratio.fit, x, bits)
+    rectified = x.clamp(min=0)
+    assert "columns [4, 5, 6, 7]" in error_of(mutual_information, bits + x, rectified, ratio)
+    assert ratio.fit(x.round(decimals=1), x + 1).estimate_.value > 0  # rounded numbers
+
+
+def test_discrete_columns_with_much_information_have_no_value():
+    bits = normal((300, 16)) > 0  # 16 log 2 = 11 nats
+    assert mutual_information(bits, bits).estimator == "ClassifierRatio()"
+
+
 def test_normal_scores_of_ties():
     scores = normal_scores(np.array([[3.0], [1.0], [1.0], [7.0]]))
     assert scores[:, 0].tolist() == pytest.approx([0.2533, -0.5244, -0.5244, 0.8416], abs=1e-4)

@@ -15,13 +15,14 @@ from exact import F64, generator, normal
 from sklearn.base import clone
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.naive_bayes import GaussianNB
+from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from ebm_app import ClassifierRatio, CTSMRatio
 from ebm_app.ratios.classifier import ClassifierLogRatio, NetworkClassifier
+from ebm_app.ratios.densities import DensityPair, GaussianMixture, standard_normal
 from ebm_app.ratios.estimate import HeldOut, bound_estimate, mean_estimate
 from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
-from ebm_app.ratios.pairs import DensityPair, GaussianMixture, standard_normal
 
 
 def network(steps=100):
@@ -199,6 +200,20 @@ def test_network_learns_what_gaussians_miss():
     x0, x1 = normal((1_500, 1), 1), 0.9 * sign + math.sqrt(0.19) * normal((1_500, 1), 2)
     estimate = network(400).fit(x0, x1).estimate_
     assert 0.15 < estimate.value < 0.35  # the Gaussians find 0
+
+
+def test_classifier_without_probabilities_is_refused_before_training(monkeypatch):
+    monkeypatch.setattr(LinearSVC, "fit", None)
+    assert "LinearSVC has no" in error_of(ClassifierRatio(LinearSVC()).fit, *shifted(60))
+
+
+@pytest.mark.parametrize("ratio", [network(20), CTSMRatio(num_folds=3, steps=5)])
+def test_rows_outside_the_range_give_a_warning(ratio):
+    """KL(t(2) || N(0, 1)) is infinite, but finite rows have a value of about 1.5 nats."""
+    tails = np.random.default_rng(0).standard_t(2, (500, 1))
+    x0, x1 = shifted(500, 1, 0.5)
+    assert "column 0" in ratio.fit(x0, tails).estimate_.warnings[-1]
+    assert not any("range" in warning for warning in ratio.fit(x0, x1).estimate_.warnings)
 
 
 def test_log_ratio_raises_for_other_columns():

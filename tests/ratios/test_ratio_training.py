@@ -10,8 +10,7 @@ from torch import distributions
 from ebm_app.objectives.regression import CTSM
 from ebm_app.objectives.time_sampling import SharedTimes
 from ebm_app.paths import LinearVPPath
-from ebm_app.ratios.methods import GaussianNet, TimeScoreRatio, TimeScores
-from ebm_app.ratios.pairs import (
+from ebm_app.ratios.densities import (
     DensityPair,
     GaussianMixture,
     gaussian_pair,
@@ -19,7 +18,8 @@ from ebm_app.ratios.pairs import (
     mixture_pair,
     standard_normal,
 )
-from ebm_app.ratios.planes import SIDE, TIMES, density_planes
+from ebm_app.ratios.methods import GaussianNet, TimeScoreRatio, TimeScores
+from ebm_app.ratios.plots import SIDE, TIMES, density_planes
 from ebm_app.ratios.problems import EvaluationPoints, Problem, train
 from ebm_app.utils.errors import NumericalError
 

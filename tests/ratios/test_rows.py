@@ -9,9 +9,9 @@ import pytest
 import torch
 from conftest import error_of
 
+from ebm_app.ratios.cross_fit import assign_folds
 from ebm_app.ratios.rows import (
     as_rows,
-    assign_folds,
     check_columns,
     check_variation,
     read_rows,
@@ -50,14 +50,26 @@ def test_columns_of_tables_are_selected(tmp_path, name):
         pytest.importorskip("pyarrow")
         expected.assign(note=["x", "y"]).to_parquet(tmp_path / name)
     pd.testing.assert_frame_equal(read_rows(tmp_path / name, ["b", "a"]), expected)
-    assert "float" in error_of(read_rows, tmp_path / name)  # the text of all columns
+    reason = "'x' on line 2" if name in TABLES else "float"
+    assert reason in error_of(read_rows, tmp_path / name)  # the text of all columns
 
 
 BAD_FILES = [
     ("bad.npy", b"", "numpy.save"),
     ("bad.npy", pickle.dumps([1.0]), "numpy.save"),
     ("d.csv", b"x,b\n1,2\n", "columns x, b"),
-    ("d.csv", b"a,b\n1,2\n,4\n", "NaN"),
+    ("d.csv", b"a,b\n1,2\n,4\n", "'' on line 3"),
+    ("d.csv", b"a,b\n1,2\n\n3,4\n", "blank line on line 3"),
+    ("d.csv", b"a,b\n1,2\n3\n", "2 cells as on line 1, got 1 cells on line 3"),
+    ("d.csv", b"a,b\n9,1,2\n9,3,4\n", "got 3 cells on line 2"),  # not an index
+    ("d.csv", b"a,b\n2024-01-02,1\n,2\n", "'2024-01-02' on line 2"),
+    ("d.csv", b"a;b\n1.000,5;2\n", "'1.000,5' on line 2"),
+    ("d.csv", b"a\tb\n1,5\t2\n", "'1,5' on line 2"),
+    ("d.csv", b"a,b\n1,nan\n", "'nan' on line 2"),
+    ("d.csv", b"a,b\n1,1_000\n", "'1_000' on line 2"),
+    ("d.csv", b"a,b,a\n1,2,3\n", "several columns 'a'"),
+    ("d.csv", b"a,b\n", "got none"),
+    ("d.csv", b"", "empty"),
     ("d.csv", b"\n\n", "Cannot read"),
     ("d.parquet", b"a,b\n", "Cannot read"),
 ]
@@ -69,6 +81,39 @@ def test_invalid_file_is_named(tmp_path, name, content, reason):
     path.write_bytes(content)
     message = error_of(read_rows, path, ["a", "b"] if name == "d.csv" else [])
     assert str(path) in message and reason in message
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_separator_and_blanks_are_found(tmp_path, separator):
+    lines = [" a", ' "note"', "b "], ["1.5", "x", " 2 "], ["-2", "y", "0.25"]
+    path = tmp_path / "d.csv"
+    path.write_text("\n".join(map(separator.join, lines)), encoding="utf-8-sig")
+    expected = pd.DataFrame({"a": [1.5, -2], "b": [2, 0.25]})
+    pd.testing.assert_frame_equal(read_rows(path, ["a", "b"]), expected)
+
+
+def test_decimal_commas_are_read_with_semicolons(tmp_path):
+    """With commas as separators, a correlation of 0.8 gave 0.006 nats."""
+    path, table = tmp_path / "d.csv", pd.DataFrame(NUMBERS, columns=list("abc"))
+    table.to_csv(path, index=False, sep=";", decimal=",")
+    np.testing.assert_allclose(read_rows(path), table, rtol=1e-15)
+
+
+def test_blank_cells_of_two_files_are_refused_with_their_lines(tmp_path):
+    """Skipped lines shift the pairs: the information was 0.0018 nats instead of 0.511."""
+    for name, line in (("x", 5), ("y", 9)):
+        cells = [name, *map(str, NUMBERS[:, 0])]
+        cells[line - 1] = ""
+        (tmp_path / f"{name}.csv").write_text("\n".join(cells) + "\n")
+        assert f"blank line on line {line}" in error_of(read_rows, tmp_path / f"{name}.csv")
+
+
+def test_missing_dates_of_a_parquet_table_are_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    path, dates = tmp_path / "d.parquet", pd.to_datetime(["2024-01-02", None])
+    pd.DataFrame({"a": [1.0, 2.0], "b": dates}).to_parquet(path)
+    assert "dates" in error_of(read_rows, path)
+    assert read_rows(path, ["a"])["a"].tolist() == [1, 2]
 
 
 def test_columns_without_a_name_raise(tmp_path):
@@ -101,6 +146,10 @@ def test_tables_without_names_are_read_if_asked(tmp_path):
         pd.DataFrame({"a": [1, None]}, dtype="Int64"),
         [1.0, None],
         NUMBERS * 1j,
+        pd.DataFrame({"a": [1j, 2]}),
+        np.array(["2024-01-02", "NaT"], "datetime64[D]"),
+        np.array([1, 2], "timedelta64[s]"),
+        pd.DataFrame({"a": pd.to_datetime(["2024-01-02", None]).tz_localize("UTC"), "b": 1.0}),
         [["a"]],
         np.zeros((12, 3, 1)),
         np.array(3.0),

@@ -11,7 +11,7 @@ from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.trace import trace
 from ebm_app.likelihood import TimeIntegral
-from ebm_app.ratios import planes
+from ebm_app.ratios import plots
 from ebm_app.utils.random import LIKELIHOODS, ImageNoise
 from ebm_app.web import information, toy
 
@@ -30,7 +30,7 @@ def test_running_integral_ends_at_the_time_integral():
 
 def test_every_evaluation_is_shown(monkeypatch):
     monkeypatch.setattr(toy, "NUM_POINTS", 100)
-    monkeypatch.setattr(planes, "NUM_DRAWS", 100)
+    monkeypatch.setattr(plots, "NUM_DRAWS", 100)
     arguments = "two Gaussians, D = 2", "variance preserving", "CTSM-v", 1e-3, 2, 3
     outputs = list(toy.toy(*arguments))
     heads = [text.split(" · ")[0] for _, text, *_ in outputs]
