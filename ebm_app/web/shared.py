@@ -36,6 +36,10 @@ QUEUES = {
     kind: {"concurrency_id": kind, "concurrency_limit": limit}
     for kind, limit in (("sample", 2), ("score", 2), ("research", 1))
 }
+#: JavaScript that shows the stop button instead of the start button, or the other way round
+SWITCH = """() => [!{running}, {running}].map(
+  visible => ({{ __type__: "update", visible }})
+)"""
 #: Folder of an absolute path in a message, quoted or not
 FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
 #: Grey that is legible on light and on dark pages
@@ -96,14 +100,14 @@ def start_by(
     start = gr.Button(action, variant="primary")
     stop = gr.Button("Stop", variant="stop", visible=False)
 
-    def switch(running: bool) -> list[dict[str, Any]]:
-        return [gr.update(visible=not running), gr.update(visible=running)]
-
-    start.click(partial(switch, True), None, [start, stop], **AT_ONCE)
+    buttons, idle = [start, stop], SWITCH.format(running="false")
+    # first, since the browser runs the events of a click one after the other
+    start.click(None, None, buttons, js=SWITCH.format(running="true"), **AT_ONCE)
     options = {"api_name": run.__name__, **QUEUES[kind]}
     event = start.click(endpoint(run, **fixed), inputs, outputs, **options)
-    event.then(partial(switch, False), None, [start, stop], **AT_ONCE)
-    stop.click(partial(switch, False), None, [start, stop], cancels=[event], **AT_ONCE)
+    for end in (event.success, event.failure):  # `then` does not run after an error
+        end(None, None, buttons, js=idle, **AT_ONCE)
+    stop.click(None, None, buttons, js=idle, cancels=[event], **AT_ONCE)
     return event
 
 

@@ -240,3 +240,25 @@ def test_every_page_is_accessible_and_fits_the_window(visit, width, theme):
         ]
         page.context.close()
     assert not any(found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value", "start"),
+    [
+        ("generate", "Seed", "-1", "Generate"),
+        ("toy", "Learning rate", "5", "Train"),
+        ("mutual-information", None, None, "Estimate"),
+    ],
+)
+def test_start_button_returns_after_an_error(visit, path, field, value, start):
+    page = visit(path)
+    button = page.get_by_role("button", name=start, exact=True)
+    button.wait_for(timeout=WAIT)
+    if field:
+        for accordion in page.get_by_role("button", name="Advanced").all():
+            accordion.click()
+        page.get_by_label(field).first.fill(value)
+    button.click()
+    page.get_by_test_id("toast-text").first.wait_for(timeout=WAIT)
+    expect(button).to_be_visible()
+    expect(page.get_by_role("button", name="Stop").locator("visible=true")).to_have_count(0)
