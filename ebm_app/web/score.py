@@ -31,14 +31,16 @@ SURE = 0.9
 ALPHA = 0.05
 #: Max answers in memory
 MAX_ANSWERS = 256
-#: Side of the canvas, and diameter of its brush, in pixels. The strokes are about as wide as those
+#: Side of the canvas, and radius of its brush, in pixels. The strokes are about as wide as those
 #: of the digits in the data.
-SIDE, BRUSH = 280, 17
+SIDE, BRUSH = 280, 8
 UPLOAD, DRAW = "Upload", "Draw"
 NO_IMAGE = "Upload an image, draw one, or click on an example."
 #: JavaScript that selects the first example, at the start only if nothing was uploaded meanwhile
 FIRST_EXAMPLE = "(examples, upload) => examples?.[0]?.image ?? null"
 KEEP_UPLOAD = "(examples, upload) => upload ?? examples?.[0]?.image ?? null"
+#: JavaScript that clears the answer, and changes the number that starts the next run
+CLEAR = "() => [Date.now(), null, 'Computing', null, null, null]"
 INTRO = (
     "Upload or draw an image. The model computes its log-likelihood by "
     "[conditional time score matching](https://arxiv.org/abs/2502.02300)."
@@ -270,17 +272,25 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     inputs = [model, upload, repeats, as_is]
     api, limits = gr.Button(visible=False), shared.QUEUES["score"]
     api.click(shared.endpoint(scorer.score), inputs, outputs, api_name="score", **limits)
-    # one event, so that a run that waits for the previous one sees all inputs
-    changes = [each.change for each in (model, source, upload, repeats, as_is, drawing)]
-    gr.on(
-        [*changes, drawing.input],
+    # an answer is cleared at once when an input changes, before the browser starts the next run
+    change = gr.Number(visible="hidden")
+    event = change.change(
         shared.endpoint(scorer.show),
         [*inputs, source, drawing],
         outputs,
-        trigger_mode="always_last",
         show_progress_on=text,
         api_visibility="private",
         **limits,
+    )
+    changes = [each.change for each in (model, source, upload, repeats, as_is)]
+    gr.on(
+        [*changes, drawing.input],
+        None,
+        None,
+        [change, *outputs],
+        js=CLEAR,
+        cancels=event,
+        **shared.AT_ONCE,
     )
 
     def open_model(name: str) -> list[Any]:

@@ -1,5 +1,6 @@
 """The web app in a headless Chromium: visitor actions, and no external requests."""
 
+import io
 import json
 import re
 
@@ -8,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import free_port, load_script, save_digit, save_picture, served
 from photographs import example, photograph
+from PIL import Image
 from playwright.sync_api import expect
 
 from ebm_app.web.app import PAGES
@@ -52,6 +54,43 @@ def test_new_image_replaces_the_answer_of_the_old_one(visit, models, tmp_path):
     page.wait_for_timeout(6000)
     expected, _ = answer_of(tmp_path / "1.png", models)
     expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
+
+
+def test_answer_is_cleared_when_the_image_changes(visit, tmp_path):
+    page, held = open_score(visit), []
+    page.route("**/queue/join*", lambda route: held.append(route))
+    send(page, save_digit(tmp_path / "1.png", 1))
+    expect(page.locator("#answer")).to_contain_text("Computing", timeout=WAIT)
+    expect(page.locator("#answer h2")).to_have_count(0)
+    assert not page.get_by_alt_text(SEEN).locator("visible=true").count()
+    page.wait_for_timeout(500)
+    held[0].continue_()
+    answer(page)
+
+
+def test_answers_of_quick_strokes_do_not_alternate(visit):
+    page = open_score(visit)
+    page.get_by_label("Draw", exact=True).check()
+    expect(page.locator("#answer")).to_have_text(re.compile("draw one"), timeout=WAIT)
+    page.evaluate("""() => { window.numbers = []; new MutationObserver(() => {
+        const text = document.querySelector("#answer h2")?.innerText;
+        if (text && text !== numbers.at(-1)) numbers.push(text);
+    }).observe(document.body, { subtree: true, childList: true, characterData: true }) }""")
+    for place in (0.3, 0.5, 0.7):
+        scenes.draw(page, ((place, 0.2), (0.5, 0.8)))
+    answer(page)
+    page.wait_for_timeout(4000)
+    numbers = page.evaluate("numbers")
+    assert numbers and len(numbers) == len(set(numbers)) <= 3
+
+
+def test_brush_is_as_wide_as_the_strokes_of_the_data(visit):
+    page = open_score(visit)
+    page.get_by_label("Draw", exact=True).check()
+    scenes.draw(page, ((0.5, 0.2), (0.5, 0.8)))
+    canvas = Image.open(io.BytesIO(page.locator("canvas:visible").first.screenshot()))
+    row = np.asarray(canvas.convert("L"))[canvas.height // 2, canvas.width // 3 :]
+    assert 14 <= (row < 128).sum() <= 20
 
 
 def test_unreadable_file_is_named_in_the_answer(visit, tmp_path):
