@@ -34,7 +34,8 @@ def model_card(name: str, *, models: Models) -> tuple[str, Figure | None, Figure
     run = folder.parent if folder.name.startswith(PREFIX) else folder
     weights = sum(tensor.numel() for tensor in ebm.state_dict().values())
     (channels, height, width), levels = ebm.config.image_shape, ebm.config.num_levels
-    text = f"**{name}**: {channels} × {height} × {width}, {levels} levels, {weights:,} weights"
+    shape = f"{channels} × {height} × {width}"
+    text = f"**{shared.as_text(name)}**: {shape}, {levels} levels, {weights:,} weights"
     metrics = read_metrics(run / METRICS_FILE) if is_inside(run, METRICS_FILE) else []
     curves = training_figure(metrics) if metrics else None
     return f"{text}\n\n{read_card(run)}", curves, running_integral(folder, ebm, models.data_root)
@@ -56,13 +57,15 @@ def is_inside(folder: Path, name: str) -> bool:
 
 
 def read_card(folder: Path) -> str:
-    """Return the card in a folder without its metadata and pictures, or an empty text."""
+    """Return the card in a folder without its metadata and pictures, or an empty text. HTML is
+    shown as text."""
     if not is_inside(folder, CARD_FILE):
         return ""
     text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")
     if text.startswith("---\n"):
         text = text.partition("\n---\n")[2]
-    return "\n".join(line for line in text.split("\n") if not line.startswith("!["))
+    lines = [line for line in text.split("\n") if not line.startswith("![")]
+    return "\n".join(lines).replace("<", "&lt;")
 
 
 def build(app: gr.Blocks, models: Models) -> None:

@@ -103,7 +103,7 @@ class Scorer:
                 pixels = prepare_drawing(drawn, self.models.config(model))
                 yield from self.answer(model, pixels, [], repeats)
         except UserError as error:
-            yield Answer(text=shared.hide_folders(str(error)))
+            yield Answer(text=shared.as_text(shared.hide_folders(str(error))))
 
     def answer(
         self, model: str, image: Tensor, notes: list[str], repeats: int
@@ -169,7 +169,8 @@ class Scorer:
             best = max(metrics["classes"], key=metrics["classes"].get)
             if metrics["classes"][best] > SURE:
                 metrics["class"] = best
-                lines.append(f"It looks like class “{best}” ({metrics['classes'][best]:.0%}).")
+                name = shared.as_text(best)
+                lines.append(f"It looks like class “{name}” ({metrics['classes'][best]:.0%}).")
         yield answer._replace(text=text())
 
 

@@ -64,6 +64,15 @@ def hide_folders(message: str) -> str:
     return FOLDER.sub("", message)
 
 
+def as_text(value: str) -> str:
+    """Escape text for Markdown, so that it is shown as it is.
+
+    >>> as_text("a_b <i>")
+    'a&#95;b &#60;i&#62;'
+    """
+    return re.sub(r"[^\w\s]|_", lambda match: f"&#{ord(match[0])};", value)
+
+
 @contextmanager
 def reported() -> Iterator[None]:
     """Raise a ``UserError`` as ``gr.Error``, without folders of the server and HTML. Gradio hides

@@ -3,6 +3,10 @@
 import io
 import json
 import re
+import shutil
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,8 +16,10 @@ from photographs import example, photograph
 from PIL import Image
 from playwright.sync_api import expect
 
-from ebm_app.web.app import PAGES
+from ebm_app.web.app import PAGES, build_app
+from ebm_app.web.models import Models
 from ebm_app.web.score import Scorer
+from ebm_app.web.server import serve
 
 pytestmark = pytest.mark.browser
 scenes = load_script("tools/screenshots.py")
@@ -215,6 +221,46 @@ def test_error_messages_run_no_script(visit):
     page.get_by_test_id("toast-text").first.wait_for(timeout=WAIT)
     page.wait_for_timeout(1000)
     assert page.title() != "changed" and not page.locator("img[onerror]").count()
+
+
+class OtherOrigin(BaseHTTPRequestHandler):
+    """Server on another port, which collects the paths of its requests."""
+
+    paths: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.paths.append(self.path)
+        self.send_error(404)
+
+    do_POST = do_GET
+
+
+def test_hostile_model_folder_reaches_no_other_origin(browser, page_files, folder, tmp_path):
+    name = "<b>name</b>"
+    hostile = shutil.copytree(folder / "labelled", tmp_path / "hostile")
+    with ThreadingHTTPServer(("127.0.0.1", 0), OtherOrigin) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        origin = f"http://127.0.0.1:{other.server_port}"
+        (hostile / "README.md").write_text(
+            f"# Card\n<img src={origin}/img><style>@import url({origin}/css);</style>"
+            f"<form action={origin}/form><button>Send</button></form><script src={origin}/script>"
+            f"</script><p style='background: url({origin}/style)'>text</p>\n\n"
+            f"text ![image]({origin}/markdown)"
+        )
+        app = build_app(Models({name: hostile}))
+        address = serve(app, "127.0.0.1", free_port(), None)
+        page = browser.new_page()
+        for path in PAGES.values():
+            page.goto(address + path)
+            page.wait_for_timeout(2000)
+        card = page.get_by_test_id("markdown").filter(has_text="Card")
+        expect(card).to_contain_text(name, timeout=WAIT)
+        expect(card).to_contain_text("<form action")
+        page.wait_for_timeout(2000)
+        page.close()
+        app.close(verbose=False)
+        other.shutdown()
+    assert not OtherOrigin.paths
 
 
 def test_images_of_a_stopped_server_are_blank(visit):
