@@ -1,6 +1,7 @@
 """Components, event options and the wrapper of endpoints that the pages share."""
 
 import inspect
+import json
 import math
 import re
 import secrets
@@ -40,6 +41,18 @@ QUEUES = {
 SWITCH = """() => [!{running}, {running}].map(
   visible => ({{ __type__: "update", visible }})
 )"""
+#: JavaScript that returns the model of the address, or else the one that was selected before
+RESTORE_MODEL = """(model) => {
+  const wanted = new URLSearchParams(location.search).get("model") ?? localStorage.model;
+  return localStorage.model = NAMES.includes(wanted) ? wanted : model;
+}"""
+#: JavaScript that stores the selected model, and removes what was shared from the address
+STORE_MODEL = """(model) => {
+  localStorage.model = model;
+  const address = new URL(location), names = [...address.searchParams.keys()];
+  names.filter(name => name !== "__theme").forEach(name => address.searchParams.delete(name));
+  history.replaceState(history.state, "", address);
+}"""
 #: Folder of an absolute path in a message, quoted or not
 FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
 #: Grey that is legible on light and on dark pages
@@ -106,7 +119,7 @@ def start_by(
 ) -> Dependency:
     """Add a button that starts an endpoint, and is a stop button while it runs. Return the event
     of the start. ``fixed`` are passed to ``run`` and are not inputs of the endpoint."""
-    start = gr.Button(action, variant="primary")
+    start = gr.Button(action, variant="primary", elem_id=run.__name__)
     stop = gr.Button("Stop", variant="stop", visible=False)
 
     buttons, idle = [start, stop], SWITCH.format(running="false")
@@ -125,14 +138,9 @@ def model_selector(app: gr.Blocks, models: Models) -> tuple[gr.Dropdown, Depende
     address, or the one that the visitor selected before."""
     choices = models.choices()
     model = gr.Dropdown(choices, value=choices[0][1], label="Model")
-    stored = gr.BrowserState(storage_key="model")
-
-    def restore(name: str | None, request: gr.Request) -> Any:
-        name = request.query_params.get("model", name)
-        return name if name in models.folders else gr.skip()
-
-    loaded = app.load(restore, stored, model, **AT_ONCE)
-    model.input(lambda name: name, model, stored, **AT_ONCE)
+    restore = RESTORE_MODEL.replace("NAMES", json.dumps([*models.folders]))
+    loaded = app.load(None, model, model, js=restore, **AT_ONCE)
+    model.input(None, model, None, js=STORE_MODEL, **AT_ONCE)
     return model, loaded
 
 

@@ -7,6 +7,7 @@ import shutil
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import ClassVar
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
@@ -299,13 +300,42 @@ def test_flagged_image_has_no_class(visit, tmp_path):
     expect(page.locator("#answer")).not_to_contain_text("class")
 
 
-def test_generated_images_have_likelihoods_and_a_link(visit):
-    page = visit("generate", query="&model=labelled&class=2&seed=7")
-    expect(page.get_by_label("2", exact=True)).to_be_checked(timeout=WAIT)
-    scenes.press(page, "Generate")
-    scenes.text_of(page, "Run", "^10 images in .* class 2, guidance 1.5 · labelled · seed 7", WAIT)
+def test_link_repeats_the_shared_run(visit):
+    settings = "&class=2&images=4&sampler=dpm&guidance=2&steps=3&seed=7"
+    page = visit("generate", query=f"&model=labelled{settings}")
+    expected = "^4 images in .* class 2, guidance 2 · labelled · seed 7"
+    scenes.text_of(page, "Run", expected, WAIT)
     expect(page.get_by_text(re.compile("^2: log p ≥")).first).to_be_visible(timeout=WAIT)
-    assert "seed=7" in page.url and "class=2" in page.url
+    page.get_by_label("1", exact=True).check()
+    scenes.press(page, "Generate")
+    scenes.text_of(page, "Run", expected.replace("class 2", "class 1"), WAIT)
+    page.wait_for_timeout(500)
+    shared = dict(parse_qsl(urlsplit(page.url).query))
+    assert {
+        **dict(parse_qsl(settings)),
+        "class": "1",
+        "model": "labelled",
+    }.items() <= shared.items()
+
+
+def test_selected_model_is_that_of_all_pages(visit):
+    page = visit(query="&model=labelled")
+    for path in ("Generate", "Model"):
+        page.get_by_role("link", name=path).click()
+        expect(page.get_by_label("Model", exact=True)).to_have_value(
+            "Other models: labelled", timeout=WAIT
+        )
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name="colour").click()
+    page.get_by_role("link", name="Score").click()
+    expect(page.get_by_label("Model", exact=True)).to_have_value(
+        "Other models: colour", timeout=WAIT
+    )
+    address = page.url.split("?")[0]
+    page.goto(f"{address}?model=grey")
+    expect(page.get_by_label("Model", exact=True)).to_have_value(
+        "Other models: grey", timeout=WAIT
+    )
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (390, "light")])
