@@ -18,6 +18,8 @@ from . import shared
 from .models import Models
 
 CURVES = "Training curves. The headline is the bits per dim on the right: lower is better."
+#: Min validations of a run whose curves are shown
+MIN_POINTS = 3
 SECOND = (
     "log p(x) of the first example by another estimator: the log density of noise plus the "
     "integral of the *time score* ∂ log pₜ(x) / ∂t, which the network learns. Left: the time "
@@ -37,7 +39,8 @@ def model_card(name: str, *, models: Models) -> tuple[str, Figure | None, Figure
     shape = f"{channels} × {height} × {width}"
     text = f"**{shared.as_text(name)}**: {shape}, {levels} levels, {weights:,} weights"
     metrics = read_metrics(run / METRICS_FILE) if is_inside(run, METRICS_FILE) else []
-    curves = training_figure(metrics) if metrics else None
+    num_points = sum("validation_bits_per_dim" in row for row in metrics)
+    curves = training_figure(metrics) if num_points >= MIN_POINTS else None
     return f"{text}\n\n{read_card(run)}", curves, running_integral(folder, ebm, models.data_root)
 
 

@@ -169,8 +169,8 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
                 info = "dpm is the fastest, annealed_hmc the slowest"
                 samplers = list(SAMPLERS)
                 sampler = gr.Dropdown(samplers, value=samplers[0], label="Sampler", info=info)
-                info = "0: unconditional, 1: conditional, more: clearer and less varied images"
-                bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
+                info = "1: as trained, more: clearer and less varied images"
+                bounds = {"minimum": 1, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
                 guidance_scale = gr.Slider(**bounds, label="Guidance", info=info)
                 info = "0: the default of the sampler"
                 steps = shared.slider(0, MAX_STEPS, 0, label="Steps", info=info)

@@ -180,16 +180,19 @@ def test_zero_steps_are_the_default_of_the_sampler(models):
 
 
 def test_model_card_shows_its_text_and_curves(models, tmp_path):
-    text, curves, integral = card.model_card("mnist", models=Models({"mnist": BUNDLED / "mnist"}))
-    assert "# mnist" in text and "![" not in text and "Bits per dim by estimator" in text
+    bundled = Models({name: BUNDLED / name for name in ("digits", "mnist")})
+    text, curves, integral = card.model_card("digits", models=bundled)
+    assert "# digits" in text and "![" not in text and "Bits per dim by estimator" in text
     assert curves.axes[1].lines and len(integral.axes) == 2
+    _, curves, _ = card.model_card("mnist", models=bundled)
+    assert curves is None  # of a run with one validation
     text, curves, integral = card.model_card("colour", models=models)
     assert curves is None and integral is None and "3 × 4 × 8, 256 levels" in text
 
 
 def test_links_out_of_a_model_folder_are_not_read(folder, tmp_path):
     linked, secret = shutil.copytree(folder / "grey", tmp_path / "linked"), tmp_path / "secret"
-    secret.write_text('{"step": 1, "loss": 2.0}\n')
+    secret.write_text('{"step": 1, "validation_bits_per_dim": 2.0}\n' * 3)
     for name in ("README.md", "metrics.jsonl"):
         (linked / name).symlink_to(secret)
     text, curves, _ = card.model_card("linked", models=Models({"linked": linked}))
