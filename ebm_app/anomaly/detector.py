@@ -11,7 +11,12 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from ebm_app.anomaly.features import extract_features, noise_levels, noise_times
+from ebm_app.anomaly.features import (
+    extract_features,
+    image_statistics,
+    noise_levels,
+    noise_times,
+)
 from ebm_app.anomaly.scores import (
     Fitted,
     conformal_p_values,
@@ -226,8 +231,7 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
             )
         with report_damage(path):
             fitted = Fitted(**read_tensors(path))
-            if not all(values.isfinite().all() for values in fitted):
-                raise ValueError("non-finite values")
+            check_fitted(fitted, ebm.config.image_shape)
         self.ebm_, self.fitted_ = ebm, fitted
         return self
 
@@ -250,6 +254,21 @@ def provenance(ebm: EBM) -> dict[str, Any]:
     """Return what the fitted tensors depend on, besides the images."""
     levels = noise_levels(ebm.config.image_shape)
     return {"weights": fingerprint(ebm), "noise_levels": levels}
+
+
+def check_fitted(fitted: Fitted, image_shape: tuple[int, ...]) -> None:
+    """Raise a ``ValueError`` if the fitted tensors are not finite, or not those of images
+    (C, H, W)."""
+    num_levels = len(noise_levels(image_shape))
+    # per noise level four quarters, a variance and a time score
+    num_features = 6 * num_levels + image_statistics(torch.zeros(1, *image_shape)).shape[1]
+    maps = (num_levels, *image_shape[1:])
+    shapes = (num_features,), (num_features, num_features), (fitted.calibration.numel(),), maps
+    for name, values, shape in zip(fitted._fields, fitted, (*shapes, maps), strict=True):
+        if values.shape != shape or not values.numel():
+            raise ValueError(f"{name} has shape {tuple(values.shape)}, expected {shape}")
+        if not values.isfinite().all():
+            raise ValueError(f"{name} has non-finite values")
 
 
 def to_model_levels(ebm: EBM, images: Any) -> Tensor:

@@ -1,5 +1,6 @@
 """Tabs of the page that use one model: score, generate, diagnostics."""
 
+import json
 import re
 import shutil
 
@@ -8,12 +9,14 @@ import pytest
 import torch
 from conftest import GREY, digit, error_of, pixels, save_digit, save_picture
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
+from ebm_app.anomaly.detector import FITTED_FILE
 from ebm_app.data.pictures import image_grid, to_pil, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.drawings import read_upload
 from ebm_app.evaluation.held_out import stored_samples
-from ebm_app.evaluation.reference import HeldOutBits, save_bits
+from ebm_app.evaluation.reference import BITS_FILE, HeldOutBits, save_bits
 from ebm_app.pretrained import BUNDLED
 from ebm_app.web import card, generate, score, shared
 from ebm_app.web.app import build_app
@@ -102,6 +105,28 @@ def test_stored_bits_belong_to_the_weights(models, tmp_path):
     assert HeldOutBits.load(tmp_path, EBM(GREY)) is None
     for name in ("mnist", "digits", "fashion", "cifar10"):
         assert HeldOutBits.load(BUNDLED / name, EBM.from_pretrained(name)) is not None
+
+
+@pytest.mark.parametrize("bits", [[], [-1.0], [[1.0]], [None], "text"])
+def test_wrong_held_out_bits_are_reported(models, tmp_path, bits):
+    ebm = models.open("grey").ebm
+    save_bits(tmp_path, ebm, torch.tensor([1.0]), "test")
+    record = json.loads((tmp_path / BITS_FILE).read_text())
+    (tmp_path / BITS_FILE).write_text(json.dumps({**record, "bits_per_dim": bits}))
+    assert "held_out_bits.json is damaged" in error_of(HeldOutBits.load, tmp_path, ebm)
+
+
+@pytest.mark.parametrize("name", ["mean", "precision", "calibration", "map_scale"])
+def test_wrong_detector_is_reported(folder, tmp_path, name):
+    wrong = shutil.copytree(folder / "grey", tmp_path / "wrong")
+    tensors = load_file(wrong / FITTED_FILE)
+    for values in (tensors[name][:-1, None], torch.full_like(tensors[name], torch.nan)):
+        save_file({**tensors, name: values.contiguous()}, wrong / FITTED_FILE)
+        assert name in error_of(Models({"wrong": wrong}).open, "wrong")
+        (last,) = score.Scorer(Models({"wrong": wrong}), 0).show(
+            "wrong", save_digit(tmp_path / "a.png"), 4, False, "Upload", None
+        )
+        assert "is damaged" in last.text
 
 
 def test_stored_samples_have_the_pixels_of_the_grid(tmp_path):
