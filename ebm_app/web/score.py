@@ -42,8 +42,18 @@ KEEP_UPLOAD = "(examples, upload) => upload ?? examples?.[0]?.image ?? null"
 #: JavaScript that clears the answer, and changes the number that starts the next run
 CLEAR = "() => [Date.now(), null, 'Computing', null, null, null]"
 INTRO = (
-    "Upload or draw an image. The model computes its log-likelihood by "
+    "Upload or draw an image. A model that learned the density of its training images computes "
+    "how likely yours is among them, whether it is unusual, and what it may show. It learned by "
     "[conditional time score matching](https://arxiv.org/abs/2502.02300)."
+)
+#: Help with the words of the answer
+WORDS = (
+    "- **nats**: log p(x) is the natural logarithm of the probability density of the image. Ten "
+    "nats more is e¹⁰, about 22,000 times, as likely.\n"
+    "- **bits per dim**: the bits per pixel and colour that a code of the model spends on the "
+    "image. Fewer is more likely.\n"
+    "- **unusual**: at most one ordinary image in twenty is as unlike the training images, so "
+    "that p is at most 0.05. A simple image may have a high likelihood and be unusual."
 )
 
 
@@ -267,6 +277,8 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
         with gr.Column(scale=4, min_width=300, elem_classes="first"):
             text = gr.Markdown(NO_IMAGE, elem_id="answer", container=True)
             histogram = shared.plot_box(label="Bits per dim of held-out images")
+            with gr.Accordion("What the words mean", open=False):
+                gr.Markdown(WORDS)
             repeats = shared.slider(2, MAX_DRAWS, DRAWS, label="Draws (more: smaller error)")
             metrics = shared.metrics_box()
     scorer, outputs = Scorer(models, seed), [seen, text, histogram, where, metrics]

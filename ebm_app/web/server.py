@@ -65,6 +65,8 @@ CSS = """
 .card { overflow-x: auto; }
 /* no empty boxes before the first run */
 .hide-empty:has([aria-label="Empty value"]), .hide-empty:has(.empty) { display: none !important; }
+/* room for the answer, so that nothing moves while it is computed */
+#answer { min-height: 13rem; }
 /* narrow screens: show the result above the settings */
 @media (max-width: 640px) { .first { order: -1; } }
 """
