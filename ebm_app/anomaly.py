@@ -439,10 +439,12 @@ class AnomalyDetector(OutlierMixin, BaseEstimator):
             )
         with report_damage(path):
             fitted = Fitted(**read_tensors(path))
-            if not all(values.isfinite().all() for values in fitted):
-                raise ValueError("non-finite values")
-            if [values.shape for values in fitted] != shapes(fitted, ebm.config.image_shape):
-                raise ValueError("tensors of other shapes")
+            expected = shapes(fitted, ebm.config.image_shape)
+            for name, values, shape in zip(fitted._fields, fitted, expected, strict=True):
+                if values.shape != shape or not values.numel():
+                    raise ValueError(f"{name} has shape {tuple(values.shape)}, expected {shape}")
+                if not values.isfinite().all():
+                    raise ValueError(f"{name} has non-finite values")
         self.ebm_, self.fitted_ = ebm, fitted
         return self
 

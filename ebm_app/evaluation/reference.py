@@ -31,7 +31,10 @@ class HeldOutBits(NamedTuple):
         with report_damage(path):
             if not provenance(ebm).items() <= record.items():
                 return None
-            return cls(np.sort(np.asarray(record["bits_per_dim"], dtype=float)))
+            bits = np.sort(np.asarray(record["bits_per_dim"], dtype=float))
+            if bits.ndim != 1 or not bits.size or not np.isfinite(bits).all() or bits[0] < 0:
+                raise ValueError("bits_per_dim must be a list of numbers of at least 0")
+            return cls(bits)
 
     def range(self) -> tuple[float, float]:
         """Return the bits between which 95 percent of the images lie."""

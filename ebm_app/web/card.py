@@ -18,6 +18,8 @@ from . import shared
 from .models import Models
 
 CURVES = "Training curves. The headline is the bits per dim on the right: lower is better."
+#: Min validations of a run whose curves are shown
+MIN_POINTS = 3
 SECOND = (
     "log p(x) of the first example by another estimator: the log density of noise plus the "
     "integral of the *time score* ∂ log pₜ(x) / ∂t, which the network learns. Left: the time "
@@ -34,9 +36,11 @@ def model_card(name: str, *, models: Models) -> tuple[str, Figure | None, Figure
     run = folder.parent if folder.name.startswith(PREFIX) else folder
     weights = sum(tensor.numel() for tensor in ebm.state_dict().values())
     (channels, height, width), levels = ebm.config.image_shape, ebm.config.num_levels
-    text = f"**{name}**: {channels} × {height} × {width}, {levels} levels, {weights:,} weights"
+    shape = f"{channels} × {height} × {width}"
+    text = f"**{shared.as_text(name)}**: {shape}, {levels} levels, {weights:,} weights"
     metrics = read_metrics(run / METRICS_FILE) if is_inside(run, METRICS_FILE) else []
-    curves = training_figure(metrics) if metrics else None
+    num_points = sum("validation_bits_per_dim" in row for row in metrics)
+    curves = training_figure(metrics) if num_points >= MIN_POINTS else None
     return f"{text}\n\n{read_card(run)}", curves, running_integral(folder, ebm, models.data_root)
 
 
@@ -56,13 +60,15 @@ def is_inside(folder: Path, name: str) -> bool:
 
 
 def read_card(folder: Path) -> str:
-    """Return the card in a folder without its metadata and pictures, or an empty text."""
+    """Return the card in a folder without its metadata and pictures, or an empty text. HTML is
+    shown as text."""
     if not is_inside(folder, CARD_FILE):
         return ""
     text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")
     if text.startswith("---\n"):
         text = text.partition("\n---\n")[2]
-    return "\n".join(line for line in text.split("\n") if not line.startswith("!["))
+    lines = [line for line in text.split("\n") if not line.startswith("![")]
+    return "\n".join(lines).replace("<", "&lt;")
 
 
 def build(app: gr.Blocks, models: Models) -> None:

@@ -1,5 +1,6 @@
 """Generate page: draw images from a model, with the log-likelihood of each."""
 
+import json
 import math
 import secrets
 import time
@@ -35,12 +36,23 @@ INTRO = (
     "# Images drawn from the model\nBelow each image is a lower bound on its log-likelihood in "
     "nats with its standard error, the number of the Score page."
 )
-#: JavaScript that writes the class, the model and the seed into the address of the browser
-WRITE_LINK = """(which, model, seed) => {
-  const address = new URL(window.location), values = { class: which, model, seed };
-  Object.entries(values).forEach(([name, value]) => address.searchParams.set(name, value));
-  window.history.replaceState(window.history.state, "", address);
+#: JavaScript that writes what is needed to repeat a run into the address of the browser
+WRITE_LINK = """(...values) => {
+  const address = new URL(location), names = NAMES;
+  names.forEach((name, index) => address.searchParams.set(name, values[index]));
+  history.replaceState(history.state, "", address);
 }"""
+#: JavaScript that reads the settings of a run from the address, and whether its
+#: seed is random
+READ_LINK = """(...values) => {
+  const link = new URLSearchParams(location.search), names = NAMES;
+  const read = names.map((name, index) => !link.has(name) ? values[index]
+    : typeof values[index] === "number" ? Number(link.get(name)) : link.get(name));
+  return [...read, !link.has("seed")];
+}"""
+#: JavaScript that repeats the run of the address
+RUN_LINK = """() => new URLSearchParams(location.search).has("seed")
+  && document.querySelector("#generate").click()"""
 #: Images with captions, text, seed, and the file of the grid
 GenerateOutputs = tuple[list[tuple[Image.Image, str]], str, int, Any]
 
@@ -120,23 +132,26 @@ def labels_of(which: str, names: Sequence[str], num_images: int) -> Sequence[str
 
 def first_samples(
     model: str, *, models: Models
-) -> tuple[list[tuple[Image.Image, str]], str, str | None]:
-    """Return samples that are stored with a model, with their log-likelihoods, a text, and a file
-    with the samples in a grid."""
-    samples = scored_samples(models.folder(model), models.open(model).ebm)
-    if samples is None:
-        return [], "", None
-    images, captions = samples
+) -> Iterator[tuple[list[tuple[Image.Image, str]], str, str | None]]:
+    """Show the samples that are stored with a model, then also their log-likelihoods.
+
+    Yields the samples with captions, a text, and a file with the samples in a grid.
+    """
+    folder, ebm = models.folder(model), models.open(model).ebm
+    images = stored_samples(folder, ebm.config)
+    if images is None:
+        yield [], "", None
+        return
     # not cached, since files expire
     grid = shared.save_file(shared.render(images), f"{model.replace('/', '-')}.png")
-    return captioned(images, captions), STORED, grid
+    yield captioned(images, [""] * len(images)), STORED, grid
+    yield captioned(images, stored_likelihoods(folder, ebm)), STORED, grid
 
 
 @lru_cache(maxsize=16)
-def scored_samples(folder: Path, ebm: EBM) -> tuple[Tensor, list[str]] | None:
-    """Return the samples in a model's folder and the text of their log-likelihoods, or None."""
-    images = stored_samples(folder, ebm.config)
-    return None if images is None else (images, likelihoods(ebm, images))
+def stored_likelihoods(folder: Path, ebm: EBM) -> list[str]:
+    """Return the text of the log-likelihoods of the samples in a model's folder."""
+    return likelihoods(ebm, stored_samples(folder, ebm.config))
 
 
 def build(app: gr.Blocks, models: Models, seed: int) -> None:
@@ -154,8 +169,8 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
                 info = "dpm is the fastest, annealed_hmc the slowest"
                 samplers = list(SAMPLERS)
                 sampler = gr.Dropdown(samplers, value=samplers[0], label="Sampler", info=info)
-                info = "0: unconditional, 1: conditional, more: clearer and less varied images"
-                bounds = {"minimum": 0, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
+                info = "1: as trained, more: clearer and less varied images"
+                bounds = {"minimum": 1, "maximum": MAX_GUIDANCE, "value": 1.5, "step": 0.1}
                 guidance_scale = gr.Slider(**bounds, label="Guidance", info=info)
                 info = "0: the default of the sampler"
                 steps = shared.slider(0, MAX_STEPS, 0, label="Steps", info=info)
@@ -169,23 +184,35 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     outputs = [images, text, seeds, file]
     with controls:
         event = shared.start_by("Generate", generate, inputs, outputs, "sample", models=models)
-    event.success(None, [which, model, seeds], js=WRITE_LINK, **shared.AT_ONCE)
+    linked = {
+        **{"class": which, "images": num_images, "sampler": sampler},
+        **{"guidance": guidance_scale, "steps": steps, "seed": seeds},
+    }
+    names = json.dumps(["model", *linked])
+    write = WRITE_LINK.replace("NAMES", names)
+    event.success(None, [model, *linked.values()], js=write, **shared.AT_ONCE)
 
-    def select_model(name: str, which: str | None, request: gr.Request) -> list[Any]:
-        """Return the classes of a model, with the class and the seed of the address."""
-        link, names = request.query_params, models.config(name).classes()
-        which = link.get("class", which)
+    def select_model(name: str, which: str | None) -> list[Any]:
+        """Return the classes of a model, and whether it has any."""
+        names = models.config(name).classes()
         choices = [EACH, ANY, *names]
         value = which if which in choices else EACH
         choice = gr.update(choices=choices, value=value, visible=bool(names))
-        number = link.get("seed", "")
-        is_seed = number.isdecimal() and int(number) <= shared.MAX_SEED
-        seeds = [int(number), False] if is_seed else [gr.skip(), gr.skip()]
-        return [choice, gr.update(visible=bool(names)), *seeds]
+        return [choice, gr.update(visible=bool(names))]
 
-    selected = [which, guidance_scale, seeds, randomise]
+    def open_page(name: str, request: gr.Request) -> Iterator[Any]:
+        """Show the stored samples, unless the address has a run, which is repeated."""
+        if "seed" not in request.query_params:
+            yield from first_samples(name, models=models)
+
+    settings, shown = [*linked.values()], [images, text, file]
+    select, selected = shared.endpoint(select_model), [which, guidance_scale]
+    read = READ_LINK.replace("NAMES", json.dumps([*linked]))
+    opened = loaded.then(select, [model, which], selected, **shared.AT_ONCE)
+    opened = opened.then(None, settings, [*settings, randomise], js=read, **shared.AT_ONCE)
+    opened = opened.then(None, None, None, js=RUN_LINK, **shared.AT_ONCE)
+    opened.then(shared.endpoint(open_page), model, shown, **shared.AT_ONCE)
+    changed = model.input(select, [model, which], selected, **shared.AT_ONCE)
     show = shared.endpoint(first_samples, models=models)
-    for change in (loaded.then, model.input):
-        opened = change(shared.endpoint(select_model), [model, which], selected, **shared.AT_ONCE)
-        opened.then(show, model, [images, text, file], **shared.AT_ONCE)
+    changed.then(show, model, shown, **shared.AT_ONCE)
     model.input(None, cancels=[event], **shared.AT_ONCE)

@@ -73,19 +73,40 @@ def mi(
         raise UserError("Data are missing. Upload a file of X and a file of Y.")
     kind = ESTIMATORS[choose("estimator", estimator, ESTIMATORS)]
     data = f"{Path(x).name} and {Path(y).name}"
+    for path in (x, y):
+        check_size(*parquet_shape(path))
     x, y = read_rows(x), read_rows(y)
     num_rows, num_columns = len(x), x.shape[1] + y.shape[1]
-    if num_rows > MAX_ROWS or num_columns > MAX_COLUMNS:
-        raise UserError(
-            f"Got {num_rows} rows and {num_columns} columns. Upload at most {MAX_ROWS} rows and "
-            f"{MAX_COLUMNS} columns."
-        )
+    check_size(num_rows, num_columns)
     begin = time.perf_counter()
     estimate = mutual_information(x, y, kind and kind(random_state=seed), seed)
     size = f"{num_rows} rows, {x.shape[1]} + {y.shape[1]} columns"
     label = f"{data} · {size} · seed {seed} · {time.perf_counter() - begin:.1f} s"
     metrics = {**estimate.figures(), "data": data, "seed": seed}
     return estimate.plot(), f"{estimate.summary()}\n{label}", metrics
+
+
+def check_size(num_rows: int, num_columns: int) -> None:
+    """Raise a ``UserError`` for too many rows or columns."""
+    if num_rows > MAX_ROWS or num_columns > MAX_COLUMNS:
+        raise UserError(
+            f"Got {num_rows} rows and {num_columns} columns. Upload at most {MAX_ROWS} rows and "
+            f"{MAX_COLUMNS} columns."
+        )
+
+
+def parquet_shape(path: str) -> tuple[int, int]:
+    """Return the numbers of rows and columns in a parquet file, whose few bytes may hold millions
+    of equal rows, without reading them. (0, 0) for other and damaged files."""
+    if not path.endswith(".parquet"):
+        return 0, 0
+    from pyarrow import ArrowException, parquet  # an optional package
+
+    try:
+        metadata = parquet.read_metadata(path)
+    except (ArrowException, OSError):  # reported by read_rows
+        return 0, 0
+    return metadata.num_rows, metadata.num_columns
 
 
 def build(seed: int, device: str) -> None:

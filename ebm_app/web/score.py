@@ -31,17 +31,29 @@ SURE = 0.9
 ALPHA = 0.05
 #: Max answers in memory
 MAX_ANSWERS = 256
-#: Side of the canvas, and diameter of its brush, in pixels. The strokes are about as wide as those
+#: Side of the canvas, and radius of its brush, in pixels. The strokes are about as wide as those
 #: of the digits in the data.
-SIDE, BRUSH = 280, 17
+SIDE, BRUSH = 280, 8
 UPLOAD, DRAW = "Upload", "Draw"
 NO_IMAGE = "Upload an image, draw one, or click on an example."
 #: JavaScript that selects the first example, at the start only if nothing was uploaded meanwhile
 FIRST_EXAMPLE = "(examples, upload) => examples?.[0]?.image ?? null"
 KEEP_UPLOAD = "(examples, upload) => upload ?? examples?.[0]?.image ?? null"
+#: JavaScript that clears the answer, and changes the number that starts the next run
+CLEAR = "() => [Date.now(), null, 'Computing', null, null, null]"
 INTRO = (
-    "Upload or draw an image. The model computes its log-likelihood by "
+    "Upload or draw an image. A model that learned the density of its training images computes "
+    "how likely yours is among them, whether it is unusual, and what it may show. It learned by "
     "[conditional time score matching](https://arxiv.org/abs/2502.02300)."
+)
+#: Help with the words of the answer
+WORDS = (
+    "- **nats**: log p(x) is the natural logarithm of the probability density of the image. Ten "
+    "nats more is e¹⁰, about 22,000 times, as likely.\n"
+    "- **bits per dim**: the bits per pixel and colour that a code of the model spends on the "
+    "image. Fewer is more likely.\n"
+    "- **unusual**: at most one ordinary image in twenty is as unlike the training images, so "
+    "that p is at most 0.05. A simple image may have a high likelihood and be unusual."
 )
 
 
@@ -101,7 +113,7 @@ class Scorer:
                 pixels = prepare_drawing(drawn, self.models.config(model))
                 yield from self.answer(model, pixels, [], repeats)
         except UserError as error:
-            yield Answer(text=shared.hide_folders(str(error)))
+            yield Answer(text=shared.as_text(shared.hide_folders(str(error))))
 
     def answer(
         self, model: str, image: Tensor, notes: list[str], repeats: int
@@ -167,7 +179,8 @@ class Scorer:
             best = max(metrics["classes"], key=metrics["classes"].get)
             if metrics["classes"][best] > SURE:
                 metrics["class"] = best
-                lines.append(f"It looks like class “{best}” ({metrics['classes'][best]:.0%}).")
+                name = shared.as_text(best)
+                lines.append(f"It looks like class “{name}” ({metrics['classes'][best]:.0%}).")
         yield answer._replace(text=text())
 
 
@@ -264,23 +277,33 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
         with gr.Column(scale=4, min_width=300, elem_classes="first"):
             text = gr.Markdown(NO_IMAGE, elem_id="answer", container=True)
             histogram = shared.plot_box(label="Bits per dim of held-out images")
+            with gr.Accordion("What the words mean", open=False):
+                gr.Markdown(WORDS)
             repeats = shared.slider(2, MAX_DRAWS, DRAWS, label="Draws (more: smaller error)")
             metrics = shared.metrics_box()
     scorer, outputs = Scorer(models, seed), [seen, text, histogram, where, metrics]
     inputs = [model, upload, repeats, as_is]
     api, limits = gr.Button(visible=False), shared.QUEUES["score"]
     api.click(shared.endpoint(scorer.score), inputs, outputs, api_name="score", **limits)
-    # one event, so that a run that waits for the previous one sees all inputs
-    changes = [each.change for each in (model, source, upload, repeats, as_is, drawing)]
-    gr.on(
-        [*changes, drawing.input],
+    # an answer is cleared at once when an input changes, before the browser starts the next run
+    change = gr.Number(visible="hidden")
+    event = change.change(
         shared.endpoint(scorer.show),
         [*inputs, source, drawing],
         outputs,
-        trigger_mode="always_last",
         show_progress_on=text,
         api_visibility="private",
         **limits,
+    )
+    changes = [each.change for each in (model, source, upload, repeats, as_is)]
+    gr.on(
+        [*changes, drawing.input],
+        None,
+        None,
+        [change, *outputs],
+        js=CLEAR,
+        cancels=event,
+        **shared.AT_ONCE,
     )
 
     def open_model(name: str) -> list[Any]:

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 import gradio as gr
 from PIL import Image
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebm_app.utils.errors import UserError
 
@@ -19,6 +21,14 @@ MAX_SESSIONS = 256
 #: Max upload size, and max pixels of an uploaded image, since a small file can decode to a huge
 #: image
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
+#: Header of every response. Pages load nothing from other hosts. gradio has inline scripts and
+#: styles, and compiles JavaScript.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
+    "connect-src 'self' data: blob:; worker-src 'self' blob:; object-src 'none'; "
+    "base-uri 'self'; form-action 'self'"
+)
 THEME = gr.themes.Default(
     primary_hue="teal", secondary_hue="teal", neutral_hue="slate"
 ).set(  # higher contrast than the defaults
@@ -55,6 +65,8 @@ CSS = """
 .card { overflow-x: auto; }
 /* no empty boxes before the first run */
 .hide-empty:has([aria-label="Empty value"]), .hide-empty:has(.empty) { display: none !important; }
+/* room for the answer, so that nothing moves while it is computed */
+#answer { min-height: 13rem; }
 /* narrow screens: show the result above the settings */
 @media (max-width: 640px) { .first { order: -1; } }
 """
@@ -65,6 +77,21 @@ for (const [event, visibility] of [["error", "hidden"], ["load", ""]])
     if (target instanceof HTMLImageElement) target.style.visibility = visibility;
   }, true);
 </script>"""
+
+
+class SecurityPolicy:
+    """ASGI middleware that adds ``POLICY`` to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["Content-Security-Policy"] = POLICY
+            await send(message)
+
+        await self.app(scope, receive, send_with_policy)
 
 
 def serve(
@@ -110,6 +137,7 @@ def serve(
             quiet=True,
             app_kwargs={
                 "middleware": [
+                    Middleware(SecurityPolicy),
                     Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts]),
                 ]
             },

@@ -1,6 +1,7 @@
 """Components, event options and the wrapper of endpoints that the pages share."""
 
 import inspect
+import json
 import math
 import re
 import secrets
@@ -36,6 +37,22 @@ QUEUES = {
     kind: {"concurrency_id": kind, "concurrency_limit": limit}
     for kind, limit in (("sample", 2), ("score", 2), ("research", 1))
 }
+#: JavaScript that shows the stop button instead of the start button, or the other way round
+SWITCH = """() => [!{running}, {running}].map(
+  visible => ({{ __type__: "update", visible }})
+)"""
+#: JavaScript that returns the model of the address, or else the one that was selected before
+RESTORE_MODEL = """(model) => {
+  const wanted = new URLSearchParams(location.search).get("model") ?? localStorage.model;
+  return localStorage.model = NAMES.includes(wanted) ? wanted : model;
+}"""
+#: JavaScript that stores the selected model, and removes what was shared from the address
+STORE_MODEL = """(model) => {
+  localStorage.model = model;
+  const address = new URL(location), names = [...address.searchParams.keys()];
+  names.filter(name => name !== "__theme").forEach(name => address.searchParams.delete(name));
+  history.replaceState(history.state, "", address);
+}"""
 #: Folder of an absolute path in a message, quoted or not
 FOLDER = re.compile(r"(?<=')/[^']*/|(?<![\w:/])/(?:[^/\s']+/)+")
 #: Grey that is legible on light and on dark pages
@@ -58,6 +75,15 @@ def hide_folders(message: str) -> str:
     "Cannot read 'config.json': no such file."
     """
     return FOLDER.sub("", message)
+
+
+def as_text(value: str) -> str:
+    """Escape text for Markdown, so that it is shown as it is.
+
+    >>> as_text("a_b <i>")
+    'a&#95;b &#60;i&#62;'
+    """
+    return re.sub(r"[^\w\s]|_", lambda match: f"&#{ord(match[0])};", value)
 
 
 @contextmanager
@@ -93,17 +119,17 @@ def start_by(
 ) -> Dependency:
     """Add a button that starts an endpoint, and is a stop button while it runs. Return the event
     of the start. ``fixed`` are passed to ``run`` and are not inputs of the endpoint."""
-    start = gr.Button(action, variant="primary")
+    start = gr.Button(action, variant="primary", elem_id=run.__name__)
     stop = gr.Button("Stop", variant="stop", visible=False)
 
-    def switch(running: bool) -> list[dict[str, Any]]:
-        return [gr.update(visible=not running), gr.update(visible=running)]
-
-    start.click(partial(switch, True), None, [start, stop], **AT_ONCE)
+    buttons, idle = [start, stop], SWITCH.format(running="false")
+    # first, since the browser runs the events of a click one after the other
+    start.click(None, None, buttons, js=SWITCH.format(running="true"), **AT_ONCE)
     options = {"api_name": run.__name__, **QUEUES[kind]}
     event = start.click(endpoint(run, **fixed), inputs, outputs, **options)
-    event.then(partial(switch, False), None, [start, stop], **AT_ONCE)
-    stop.click(partial(switch, False), None, [start, stop], cancels=[event], **AT_ONCE)
+    for end in (event.success, event.failure):  # `then` does not run after an error
+        end(None, None, buttons, js=idle, **AT_ONCE)
+    stop.click(None, None, buttons, js=idle, cancels=[event], **AT_ONCE)
     return event
 
 
@@ -112,14 +138,9 @@ def model_selector(app: gr.Blocks, models: Models) -> tuple[gr.Dropdown, Depende
     address, or the one that the visitor selected before."""
     choices = models.choices()
     model = gr.Dropdown(choices, value=choices[0][1], label="Model")
-    stored = gr.BrowserState(storage_key="model")
-
-    def restore(name: str | None, request: gr.Request) -> Any:
-        name = request.query_params.get("model", name)
-        return name if name in models.folders else gr.skip()
-
-    loaded = app.load(restore, stored, model, **AT_ONCE)
-    model.input(lambda name: name, model, stored, **AT_ONCE)
+    restore = RESTORE_MODEL.replace("NAMES", json.dumps([*models.folders]))
+    loaded = app.load(None, model, model, js=restore, **AT_ONCE)
+    model.input(None, model, None, js=STORE_MODEL, **AT_ONCE)
     return model, loaded
 
 

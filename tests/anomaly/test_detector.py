@@ -129,7 +129,7 @@ def test_saved_detector_is_loaded_bit_for_bit(tmp_path, detector, digits):
         AnomalyDetector.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("change", ["non-finite", "missing", "other shapes"])
+@pytest.mark.parametrize("change", ["non-finite", "missing", "map_mean has shape"])
 def test_damaged_files_are_refused(tmp_path, detector, change):
     detector.ebm_.save_pretrained(tmp_path)
     detector.save(tmp_path)
@@ -137,7 +137,7 @@ def test_damaged_files_are_refused(tmp_path, detector, change):
     tensors["calibration"][3] = torch.nan
     if change == "missing":
         del tensors["map_mean"]
-    if change == "other shapes":
+    if change == "map_mean has shape":
         tensors |= {"calibration": torch.ones(100), "map_mean": torch.ones(4, 8, 9)}
     save_file(tensors, tmp_path / FITTED_FILE)
     assert change in error_of(AnomalyDetector.from_pretrained, tmp_path)

@@ -1,17 +1,26 @@
 """The web app in a headless Chromium: visitor actions, and no external requests."""
 
+import io
 import json
 import re
+import shutil
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import ClassVar
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import free_port, load_script, save_digit, save_picture, served
 from photographs import example, photograph
+from PIL import Image
 from playwright.sync_api import expect
 
-from ebm_app.web.app import PAGES
+from ebm_app.web.app import PAGES, build_app
+from ebm_app.web.models import Models
 from ebm_app.web.score import Scorer
+from ebm_app.web.server import serve
 
 pytestmark = pytest.mark.browser
 scenes = load_script("tools/screenshots.py")
@@ -52,6 +61,43 @@ def test_new_image_replaces_the_answer_of_the_old_one(visit, models, tmp_path):
     page.wait_for_timeout(6000)
     expected, _ = answer_of(tmp_path / "1.png", models)
     expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
+
+
+def test_answer_is_cleared_when_the_image_changes(visit, tmp_path):
+    page, held = open_score(visit), []
+    page.route("**/queue/join*", lambda route: held.append(route))
+    send(page, save_digit(tmp_path / "1.png", 1))
+    expect(page.locator("#answer")).to_contain_text("Computing", timeout=WAIT)
+    expect(page.locator("#answer h2")).to_have_count(0)
+    assert not page.get_by_alt_text(SEEN).locator("visible=true").count()
+    page.wait_for_timeout(500)
+    held[0].continue_()
+    answer(page)
+
+
+def test_answers_of_quick_strokes_do_not_alternate(visit):
+    page = open_score(visit)
+    page.get_by_label("Draw", exact=True).check()
+    expect(page.locator("#answer")).to_have_text(re.compile("draw one"), timeout=WAIT)
+    page.evaluate("""() => { window.numbers = []; new MutationObserver(() => {
+        const text = document.querySelector("#answer h2")?.innerText;
+        if (text && text !== numbers.at(-1)) numbers.push(text);
+    }).observe(document.body, { subtree: true, childList: true, characterData: true }) }""")
+    for place in (0.3, 0.5, 0.7):
+        scenes.draw(page, ((place, 0.2), (0.5, 0.8)))
+    answer(page)
+    page.wait_for_timeout(4000)
+    numbers = page.evaluate("numbers")
+    assert numbers and len(numbers) == len(set(numbers)) <= 3
+
+
+def test_brush_is_as_wide_as_the_strokes_of_the_data(visit):
+    page = open_score(visit)
+    page.get_by_label("Draw", exact=True).check()
+    scenes.draw(page, ((0.5, 0.2), (0.5, 0.8)))
+    canvas = Image.open(io.BytesIO(page.locator("canvas:visible").first.screenshot()))
+    row = np.asarray(canvas.convert("L"))[canvas.height // 2, canvas.width // 3 :]
+    assert 14 <= (row < 128).sum() <= 20
 
 
 def test_unreadable_file_is_named_in_the_answer(visit, tmp_path):
@@ -178,6 +224,46 @@ def test_error_messages_run_no_script(visit):
     assert page.title() != "changed" and not page.locator("img[onerror]").count()
 
 
+class OtherOrigin(BaseHTTPRequestHandler):
+    """Server on another port, which collects the paths of its requests."""
+
+    paths: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.paths.append(self.path)
+        self.send_error(404)
+
+    do_POST = do_GET
+
+
+def test_hostile_model_folder_reaches_no_other_origin(browser, page_files, folder, tmp_path):
+    name = "<b>name</b>"
+    hostile = shutil.copytree(folder / "labelled", tmp_path / "hostile")
+    with ThreadingHTTPServer(("127.0.0.1", 0), OtherOrigin) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        origin = f"http://127.0.0.1:{other.server_port}"
+        (hostile / "README.md").write_text(
+            f"# Card\n<img src={origin}/img><style>@import url({origin}/css);</style>"
+            f"<form action={origin}/form><button>Send</button></form><script src={origin}/script>"
+            f"</script><p style='background: url({origin}/style)'>text</p>\n\n"
+            f"text ![image]({origin}/markdown)"
+        )
+        app = build_app(Models({name: hostile}))
+        address = serve(app, "127.0.0.1", free_port(), None)
+        page = browser.new_page()
+        for path in PAGES.values():
+            page.goto(address + path)
+            page.wait_for_timeout(2000)
+        card = page.get_by_test_id("markdown").filter(has_text="Card")
+        expect(card).to_contain_text(name, timeout=WAIT)
+        expect(card).to_contain_text("<form action")
+        page.wait_for_timeout(2000)
+        page.close()
+        app.close(verbose=False)
+        other.shutdown()
+    assert not OtherOrigin.paths
+
+
 def test_images_of_a_stopped_server_are_blank(visit):
     page = visit("generate")
     page.route("**/file=**", lambda route: route.abort())
@@ -214,13 +300,42 @@ def test_flagged_image_has_no_class(visit, tmp_path):
     expect(page.locator("#answer")).not_to_contain_text("class")
 
 
-def test_generated_images_have_likelihoods_and_a_link(visit):
-    page = visit("generate", query="&model=labelled&class=2&seed=7")
-    expect(page.get_by_label("2", exact=True)).to_be_checked(timeout=WAIT)
-    scenes.press(page, "Generate")
-    scenes.text_of(page, "Run", "^10 images in .* class 2, guidance 1.5 · labelled · seed 7", WAIT)
+def test_link_repeats_the_shared_run(visit):
+    settings = "&class=2&images=4&sampler=dpm&guidance=2&steps=3&seed=7"
+    page = visit("generate", query=f"&model=labelled{settings}")
+    expected = "^4 images in .* class 2, guidance 2 · labelled · seed 7"
+    scenes.text_of(page, "Run", expected, WAIT)
     expect(page.get_by_text(re.compile("^2: log p ≥")).first).to_be_visible(timeout=WAIT)
-    assert "seed=7" in page.url and "class=2" in page.url
+    page.get_by_label("1", exact=True).check()
+    scenes.press(page, "Generate")
+    scenes.text_of(page, "Run", expected.replace("class 2", "class 1"), WAIT)
+    page.wait_for_timeout(500)
+    shared = dict(parse_qsl(urlsplit(page.url).query))
+    assert {
+        **dict(parse_qsl(settings)),
+        "class": "1",
+        "model": "labelled",
+    }.items() <= shared.items()
+
+
+def test_selected_model_is_that_of_all_pages(visit):
+    page = visit(query="&model=labelled")
+    for path in ("Generate", "Model"):
+        page.get_by_role("link", name=path).click()
+        expect(page.get_by_label("Model", exact=True)).to_have_value(
+            "Other models: labelled", timeout=WAIT
+        )
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name="colour").click()
+    page.get_by_role("link", name="Score").click()
+    expect(page.get_by_label("Model", exact=True)).to_have_value(
+        "Other models: colour", timeout=WAIT
+    )
+    address = page.url.split("?")[0]
+    page.goto(f"{address}?model=grey")
+    expect(page.get_by_label("Model", exact=True)).to_have_value(
+        "Other models: grey", timeout=WAIT
+    )
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (390, "light")])
@@ -240,3 +355,25 @@ def test_every_page_is_accessible_and_fits_the_window(visit, width, theme):
         ]
         page.context.close()
     assert not any(found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value", "start"),
+    [
+        ("generate", "Seed", "-1", "Generate"),
+        ("toy", "Learning rate", "5", "Train"),
+        ("mutual-information", None, None, "Estimate"),
+    ],
+)
+def test_start_button_returns_after_an_error(visit, path, field, value, start):
+    page = visit(path)
+    button = page.get_by_role("button", name=start, exact=True)
+    button.wait_for(timeout=WAIT)
+    if field:
+        for accordion in page.get_by_role("button", name="Advanced").all():
+            accordion.click()
+        page.get_by_label(field).first.fill(value)
+    button.click()
+    page.get_by_test_id("toast-text").first.wait_for(timeout=WAIT)
+    expect(button).to_be_visible()
+    expect(page.get_by_role("button", name="Stop").locator("visible=true")).to_have_count(0)

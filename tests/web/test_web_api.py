@@ -41,6 +41,7 @@ BAD = [
     *(("/generate", "model", value) for value in (None, "../grey", HTML)),
     *(("/score", "image", value) for value in ("/etc/passwd", "http://127.0.0.1:1/a", 3, FILE)),
     *(("/mi", "x", value) for value in ("/etc/passwd", FILE)),
+    ("/generate", "guidance_scale", 0.5),
     ("/mi", "estimator", HTML),
     ("/mi_paper", "dim", HTML),
     ("/toy", "learning_rate", HTML),

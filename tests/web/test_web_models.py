@@ -1,5 +1,6 @@
 """Tabs of the page that use one model: score, generate, diagnostics."""
 
+import json
 import re
 import shutil
 
@@ -8,12 +9,14 @@ import pytest
 import torch
 from conftest import GREY, digit, error_of, pixels, save_digit, save_picture
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
+from ebm_app.anomaly import FITTED_FILE
 from ebm_app.data.pictures import image_grid, to_pil, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.drawings import read_upload
 from ebm_app.evaluation.held_out import stored_samples
-from ebm_app.evaluation.reference import HeldOutBits, save_bits
+from ebm_app.evaluation.reference import BITS_FILE, HeldOutBits, save_bits
 from ebm_app.pretrained import BUNDLED
 from ebm_app.web import card, generate, score, shared
 from ebm_app.web.app import build_app
@@ -104,6 +107,28 @@ def test_stored_bits_belong_to_the_weights(models, tmp_path):
         assert HeldOutBits.load(BUNDLED / name, EBM.from_pretrained(name)) is not None
 
 
+@pytest.mark.parametrize("bits", [[], [-1.0], [[1.0]], [None], "text"])
+def test_wrong_held_out_bits_are_reported(models, tmp_path, bits):
+    ebm = models.open("grey").ebm
+    save_bits(tmp_path, ebm, torch.tensor([1.0]), "test")
+    record = json.loads((tmp_path / BITS_FILE).read_text())
+    (tmp_path / BITS_FILE).write_text(json.dumps({**record, "bits_per_dim": bits}))
+    assert "held_out_bits.json is damaged" in error_of(HeldOutBits.load, tmp_path, ebm)
+
+
+@pytest.mark.parametrize("name", ["mean", "precision", "calibration", "map_scale"])
+def test_wrong_detector_is_reported(folder, tmp_path, name):
+    wrong = shutil.copytree(folder / "grey", tmp_path / "wrong")
+    tensors = load_file(wrong / FITTED_FILE)
+    for values in (tensors[name][:-1, None], torch.full_like(tensors[name], torch.nan)):
+        save_file({**tensors, name: values.contiguous()}, wrong / FITTED_FILE)
+        assert name in error_of(Models({"wrong": wrong}).open, "wrong")
+        (last,) = score.Scorer(Models({"wrong": wrong}), 0).show(
+            "wrong", save_digit(tmp_path / "a.png"), 4, False, "Upload", None
+        )
+        assert "is damaged" in last.text
+
+
 def test_stored_samples_have_the_pixels_of_the_grid(tmp_path):
     images = torch.randint(17, (12, 1, 8, 8)) / 16
     to_pil(image_grid(images)).save(tmp_path / "samples_grid.png")
@@ -180,16 +205,19 @@ def test_zero_steps_are_the_default_of_the_sampler(models):
 
 
 def test_model_card_shows_its_text_and_curves(models, tmp_path):
-    text, curves, integral = card.model_card("mnist", models=Models({"mnist": BUNDLED / "mnist"}))
-    assert "# mnist" in text and "![" not in text and "Bits per dim by estimator" in text
+    bundled = Models({name: BUNDLED / name for name in ("digits", "mnist")})
+    text, curves, integral = card.model_card("digits", models=bundled)
+    assert "# digits" in text and "![" not in text and "Bits per dim by estimator" in text
     assert curves.axes[1].lines and len(integral.axes) == 2
+    _, curves, _ = card.model_card("mnist", models=bundled)
+    assert curves is None  # of a run with one validation
     text, curves, integral = card.model_card("colour", models=models)
     assert curves is None and integral is None and "3 × 4 × 8, 256 levels" in text
 
 
 def test_links_out_of_a_model_folder_are_not_read(folder, tmp_path):
     linked, secret = shutil.copytree(folder / "grey", tmp_path / "linked"), tmp_path / "secret"
-    secret.write_text('{"step": 1, "loss": 2.0}\n')
+    secret.write_text('{"step": 1, "validation_bits_per_dim": 2.0}\n' * 3)
     for name in ("README.md", "metrics.jsonl"):
         (linked / name).symlink_to(secret)
     text, curves, _ = card.model_card("linked", models=Models({"linked": linked}))

@@ -58,6 +58,7 @@ def test_requests_are_checked(address):
     for host, code in (("localhost:1", 200), ("127.0.0.1", 200), ("evil.example", 400)):
         answer = httpx.get(address, headers={"Host": host}, trust_env=False)
         assert answer.status_code == code, host
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'")
     web = httpx.Client(trust_env=False, timeout=60)
     assert web.post(f"{address}login", data={**LOGIN, "password": "wrong"}).status_code == 400
     assert web.post(f"{address}login", data=LOGIN).status_code == 200

@@ -97,3 +97,13 @@ def test_bad_data_give_errors(tmp_path):
     ):
         assert word in error_of(information.mi, x, y, "automatic", 0)
     assert "estimator" in error_of(information.mi, good, good, "other", 0)
+
+
+def test_size_of_parquet_files_is_read_before_their_rows(tmp_path, monkeypatch):
+    """Equal rows are compressed a thousandfold."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = str(tmp_path / "x.parquet")
+    parquet.write_table(pyarrow.table({"x": np.zeros(1_000_000)}), file)
+    monkeypatch.setattr(information, "read_rows", None)
+    assert "Got 1000000 rows" in error_of(information.mi, file, file, "automatic", 0)
