@@ -331,10 +331,10 @@ def _run(
     last: Field,
 ) -> ChainEnds:
     """Run batches of chains from samples of the density ``first`` to the density ``last``."""
-    batches, sizes, distributions = [], [], chains.distributions(move)
+    batches, distributions = [], chains.distributions(move)
     with tqdm(desc="chains", total=len(starts) * len(distributions)) as bar:
         for x, noise in starts:
-            log_weight, rates = -first(x), []
+            log_weight, rates, sizes = -first(x), [], []
             records = anneal(x, distributions, chains.settings.num_leapfrog_steps, noise)
             for record, deviation in zip(records, chains.deviations(), strict=True):
                 log_weight += record.log_ratio - record.entry.potential
@@ -344,12 +344,11 @@ def _run(
                 bar.update()
             x = record.state.position
             log_weight += last(x)
+            advice = "more temperatures or leapfrog steps"  # the pilot chains set the step sizes
+            warn_if_stuck(torch.tensor(rates), torch.stack(sizes), advice, advice)
             acceptance = torch.tensor(rates).mean().expand(len(x))
             batches.append((x.cpu(), log_weight.cpu(), acceptance))
-    ends = ChainEnds(*map(torch.cat, zip(*batches, strict=True)))
-    advice = "more temperatures or leapfrog steps"  # the pilot chains set the step sizes
-    warn_if_stuck(ends.acceptance, torch.stack(sizes), advice, advice)
-    return ends
+    return ChainEnds(*map(torch.cat, zip(*batches, strict=True)))
 
 
 class LogZResult(NamedTuple):

@@ -267,17 +267,18 @@ def anneal(
 
 
 def warn_if_stuck(acceptance: Tensor, moves: Tensor, small: str, large: str) -> None:
-    """Warn if chains hardly moved.
+    """Warn if chains hardly moved in the first or the second half of the temperatures.
 
     Args:
-        acceptance: acceptance probabilities at all temperatures.
-        moves: moves of the transitions at all temperatures, in standard deviations of the noise.
+        acceptance: acceptance probabilities (K,).
+        moves: moves (K,) of the transitions, in standard deviations of the noise.
         small, large: what to use if the acceptance is low, and if only the moves are.
     """
-    rate, size = acceptance.mean().item(), moves.mean().item()
+    rate, size = (min(half.mean().item() for half in x.chunk(2)) for x in (acceptance, moves))
+    half = "in half of the temperatures"
     if rate < MIN_ACCEPTANCE:
-        text = f"The chains have a mean acceptance of {rate:.2g}, below {MIN_ACCEPTANCE}"
+        text = f"The chains have a mean acceptance of {rate:.2g} {half}, below {MIN_ACCEPTANCE}"
         warnings.warn(f"{text}, and hardly move: use {small}.", stacklevel=2)
     elif size < MIN_MOVE:
-        text = f"The chains move by {size:.2g} standard deviations of the noise per temperature"
+        text = f"The chains move by {size:.2g} standard deviations of the noise {half}"
         warnings.warn(f"{text}, below {MIN_MOVE}: use {large}.", stacklevel=2)

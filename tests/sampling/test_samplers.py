@@ -187,9 +187,9 @@ STUCK = {
 def test_chains_that_hardly_move_warn(step_size, message):
     """A healthy run does not: pytest raises warnings of the package."""
     ebm = EBM.from_pretrained("digits")
-    ebm.sample(2, "annealed_hmc", seed=0, num_temperatures=10)
+    ebm.sample(2, "annealed_hmc", seed=0)
     with pytest.warns(UserWarning, match=message):
-        ebm.sample(2, "annealed_hmc", seed=0, num_temperatures=10, step_size=step_size)
+        ebm.sample(2, "annealed_hmc", seed=0, step_size=step_size)
 
 
 def test_invalid_settings_raise_user_errors():
