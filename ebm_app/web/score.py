@@ -40,7 +40,7 @@ NO_IMAGE = "Upload an image, draw one, or click on an example."
 FIRST_EXAMPLE = "(examples, upload) => examples?.[0]?.image ?? null"
 KEEP_UPLOAD = "(examples, upload) => upload ?? examples?.[0]?.image ?? null"
 #: JavaScript that clears the answer, and changes the number that starts the next run
-CLEAR = "() => [Date.now(), null, 'Computing', null, null, null]"
+CLEAR = "() => [Date.now(), null, 'Computing', null, null, null, {}]"
 INTRO = (
     "Upload or draw an image. A model that learned the density of its training images computes "
     "how likely yours is among them, whether it is unusual, and what it may show. It learned by "
@@ -61,7 +61,8 @@ class Answer(NamedTuple):
     """Outputs of a run; None or empty until they are computed.
 
     They are the image at the model's resolution, the answer in Markdown, the histogram of held-out
-    bits with those of the image, the map of unusual regions, and the metrics.
+    bits with those of the image, the map of unusual regions, the metrics, and the probabilities of
+    the classes.
     """
 
     seen: Image.Image | None = None
@@ -69,6 +70,7 @@ class Answer(NamedTuple):
     histogram: Figure | None = None
     where: Image.Image | None = None
     metrics: dict[str, Any] | None = None
+    classes: dict[str, float] | None = None
 
 
 class Scorer:
@@ -84,7 +86,8 @@ class Scorer:
         """Compute the likelihood of an image file, and test whether it is unusual.
 
         Returns the image at the model's resolution, the answer, a histogram of the bits of
-        held-out images, a map of the unusual regions if the image is flagged, and the metrics.
+        held-out images, a map of the unusual regions if the image is flagged, the metrics, and the
+        probabilities of the classes.
         ``as_is`` turns off the framing of photographs of handwriting.
         """
         if image is None:
@@ -173,14 +176,16 @@ class Scorer:
         answer = answer._replace(text=text(), metrics=metrics)
         yield answer
         names = ebm.config.classes()
-        if names and not is_flagged:
+        if names:
             probabilities = ebm.classify(image, self.seed, CLASS_DRAWS)[0].tolist()
             metrics["classes"] = dict(zip(names, probabilities, strict=True))
             best = max(metrics["classes"], key=metrics["classes"].get)
-            if metrics["classes"][best] > SURE:
+            if metrics["classes"][best] > SURE and not is_flagged:
                 metrics["class"] = best
-                name = shared.as_text(best)
-                lines.append(f"It looks like class “{name}” ({metrics['classes'][best]:.0%}).")
+            doubt = "" if metrics["class"] else ", perhaps: it is unsure"
+            doubt = ", perhaps: it knows ordinary images only" if is_flagged else doubt
+            lines.append(f"The model sees class “{shared.as_text(best)}”{doubt}.")
+            answer = answer._replace(classes=metrics["classes"])
         yield answer._replace(text=text())
 
 
@@ -276,12 +281,18 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
             where = shared.picture("Unusual regions: yellow to red", "Map of the regions", 290)
         with gr.Column(scale=4, min_width=300, elem_classes="first"):
             text = gr.Markdown(NO_IMAGE, elem_id="answer", container=True)
+            classes = gr.Label(
+                label="Class, by probabilities that are not calibrated",
+                num_top_classes=3,
+                show_heading=False,
+                elem_classes="hide-empty",
+            )
             histogram = shared.plot_box(label="Bits per dim of held-out images")
             with gr.Accordion("What the words mean", open=False):
                 gr.Markdown(WORDS)
             repeats = shared.slider(2, MAX_DRAWS, DRAWS, label="Draws (more: smaller error)")
             metrics = shared.metrics_box()
-    scorer, outputs = Scorer(models, seed), [seen, text, histogram, where, metrics]
+    scorer, outputs = Scorer(models, seed), [seen, text, histogram, where, metrics, classes]
     inputs = [model, upload, repeats, as_is]
     api, limits = gr.Button(visible=False), shared.QUEUES["score"]
     api.click(shared.endpoint(scorer.score), inputs, outputs, api_name="score", **limits)

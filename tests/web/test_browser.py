@@ -292,7 +292,7 @@ def test_page_recovers_from_a_killed_server(browser, tmp_path):
         page.context.close()
 
 
-def test_flagged_image_has_no_class(visit, tmp_path):
+def test_flagged_image_is_reported(visit, tmp_path):
     page = open_score(visit)
     noise = np.random.default_rng(0).integers(0, 17, (8, 8)) * 255 / 16
     send(page, save_picture(tmp_path / "noise.png", noise.round()))

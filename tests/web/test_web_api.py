@@ -30,7 +30,7 @@ RETURNS = {
     "/generate": "Gallery Textbox Number Downloadbutton",
     "/mi": "Plot Textbox Json",
     "/mi_paper": "Plot Textbox Json",
-    "/score": "Image Markdown Plot Image Json",
+    "/score": "Image Markdown Plot Image Json Label",
     "/toy": "Plot Textbox Plot Json",
 }
 HTML = "<img src=x onerror=alert(1)>"
@@ -77,7 +77,7 @@ def test_client_scores_an_image_and_gets_errors(client, tmp_path):
     stroke = np.zeros((280, 280))
     stroke[40:240, 120:160] = 255
     file = handle_file(save_picture(tmp_path / "=stroke.png", stroke))
-    _, answer, *_, metrics = client.predict("grey", file, api_name="/score")
+    _, answer, *_, metrics, _ = client.predict("grey", file, api_name="/score")
     assert f"{metrics['bits_per_dim']:.2f} bits per dim" in answer
     (tmp_path / "bad.png").write_bytes(b"no image")
     with pytest.raises(AppError, match="cannot be read as an image"):

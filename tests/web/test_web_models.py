@@ -62,7 +62,7 @@ def test_number_comes_before_verdict_and_class(models, tmp_path, monkeypatch):
     assert "unusual" not in first and "Not flagged as unusual (p = " in parts[-1]
 
 
-def test_flagged_image_has_a_map_and_no_class(models, tmp_path, monkeypatch):
+def test_flagged_image_has_a_map_and_an_unsure_class(models, tmp_path, monkeypatch):
     noise = np.random.default_rng(0).integers(0, 17, (8, 8)) * 255 / 16
     path = save_picture(tmp_path / "noise.png", noise.round())
     last = answers(models, path)[-1]
@@ -75,16 +75,18 @@ def test_flagged_image_has_a_map_and_no_class(models, tmp_path, monkeypatch):
     monkeypatch.setattr(score, "ALPHA", 1)
     monkeypatch.setattr(models.open("labelled"), "detector", detector)
     last = answers(models, path, "labelled")[-1]
-    assert "class" not in last.text and last.metrics["class"] is None
+    assert "perhaps: it knows ordinary images only" in last.text
+    assert last.metrics["class"] is None and len(last.classes) == 3
 
 
-def test_class_is_named_only_above_90_percent(models, tmp_path, monkeypatch):
+def test_class_is_unsure_up_to_90_percent(models, tmp_path, monkeypatch):
     path = save_digit(tmp_path / "digit.png")
     for best, named in ((0.91, True), (0.89, False)):
         found = torch.tensor([[best, 1 - best, 0]])
         monkeypatch.setattr(EBM, "classify", lambda *args, found=found, **kwargs: found)
         last = answers(models, path, "labelled")[-1]
-        assert ("“0” (91%)" in last.text) == named == (last.metrics["class"] == "0")
+        assert "The model sees class “0”" in last.text and last.classes["0"] == pytest.approx(best)
+        assert ("unsure" not in last.text) == named == (last.metrics["class"] == "0")
 
 
 def test_percentile_is_that_of_the_shown_bits(models, tmp_path, monkeypatch):
