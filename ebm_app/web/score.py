@@ -238,6 +238,12 @@ def select_example(images: list[tuple[str, str | None]] | None, event: gr.Select
     return [images[event.index][0], UPLOAD] if is_valid else [gr.skip(), gr.skip()]
 
 
+def end_older(number: int, latest: list[int]) -> Answer:
+    """End the runs of a session before the run with a number, and clear the answer."""
+    latest[0] = number
+    return Answer(text="Computing")
+
+
 def build(app: gr.Blocks, models: Models, seed: int) -> None:
     """Add the page and its endpoint /score."""
     gr.Markdown(f"# {shared.TITLE}\n{INTRO}")
@@ -296,25 +302,26 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     inputs = [model, upload, repeats, as_is]
     api, limits = gr.Button(visible=False), shared.QUEUES["score"]
     api.click(shared.endpoint(scorer.score), inputs, outputs, api_name="score", **limits)
-    # an answer is cleared at once when an input changes, before the browser starts the next run
-    change = gr.Number(visible="hidden")
-    event = change.change(
-        shared.endpoint(scorer.show),
-        [*inputs, source, drawing],
+    # an input that changes clears the answer, ends the run before it, and starts the next one
+    number, latest = gr.Number(visible="hidden"), gr.State([None])
+    changes = [each.change for each in (model, source, upload, repeats, as_is)]
+    cleared = [number, *outputs]
+    gr.on([*changes, drawing.input], None, None, cleared, js=CLEAR, **shared.AT_ONCE)
+    number.change(end_older, [number, latest], outputs, **shared.AT_ONCE)
+
+    def show(number: int, latest: list[int], *values: Any) -> Iterator[Answer]:
+        for answer in scorer.show(*values):
+            if latest[0] != number:
+                return
+            yield answer
+
+    number.change(
+        shared.endpoint(show),
+        [number, latest, *inputs, source, drawing],
         outputs,
         show_progress_on=text,
         api_visibility="private",
         **limits,
-    )
-    changes = [each.change for each in (model, source, upload, repeats, as_is)]
-    gr.on(
-        [*changes, drawing.input],
-        None,
-        None,
-        [change, *outputs],
-        js=CLEAR,
-        cancels=event,
-        **shared.AT_ONCE,
     )
 
     def open_model(name: str) -> list[Any]:
