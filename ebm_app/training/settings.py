@@ -15,13 +15,10 @@ from tyro.conf import Positional
 
 from ebm_app.config import (
     Frequencies,
-    Layers,
     Margin,
     Moment,
-    Resolutions,
     Side,
-    Width,
-    Widths,
+    UNetConfig,
     without_removed,
 )
 from ebm_app.data.datasets import ImageData, load_images
@@ -170,8 +167,8 @@ class Run(FolderFlags):
 
 
 @configuration(kw_only=True)
-class ModelSettings:
-    """Settings of the model: its space, path and network."""
+class ModelSettings(UNetConfig):
+    """Settings of the model: its space, path and network. ``UNetConfig`` has those of a U-Net."""
 
     group: ClassVar[str] = "model"
 
@@ -193,20 +190,6 @@ class ModelSettings:
     t_margin: Margin | None = None
     #: Network architecture, a key of ``NETS``
     network: str = "unet"
-    #: Channels at each resolution
-    block_out_channels: Widths = (32, 64)
-    #: Residual blocks at each resolution
-    layers_per_block: Layers = 1
-    #: Resolutions with self-attention, from 0
-    attention_levels: Resolutions = ()
-    #: Attention heads
-    num_heads: Width = 4
-    #: Groups of the group normalisation
-    norm_num_groups: Width = 8
-    #: Dropout of the residual blocks
-    dropout: Share = 0.0
-    #: Factor of the embedded time
-    t_scale: Positive = 25.0
     #: Time input of the network: arc_length (of the path) or time
     time_input: str = "arc_length"
     #: Fourier features of the input, in cycles
