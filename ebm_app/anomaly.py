@@ -271,7 +271,7 @@ class UnfittedError(UserError, NotFittedError):
 
 
 class Findings(NamedTuple):
-    """Anomaly scores (B,), of which lower ones are more anomalous, p-values (B,) and maps
+    """Anomaly scores (B,), lower for more anomalous images, p-values (B,) and maps
     (B, H, W) of B images, see ``AnomalyDetector``."""
 
     score: np.ndarray
