@@ -20,6 +20,7 @@ from ebm_app.utils.fields import (
     NumLevels,
     Positive,
     PositiveInt,
+    Probability,
     Share,
     configuration,
 )
@@ -42,6 +43,7 @@ Widths = Annotated[tuple[Width, ...], Len(1, MAX_RESOLUTIONS)]
 Layers = Annotated[Int, Ge(1), Le(32)]
 Classes = Annotated[Int, Ge(0), Le(100_000)]
 ClassNames = Annotated[tuple[str, ...], Len(0, 100_000)]
+ClassFrequencies = Annotated[tuple[Probability, ...], Len(0, 100_000)]
 Resolution = Annotated[Int, Ge(0), Lt(MAX_RESOLUTIONS)]
 Resolutions = Annotated[tuple[Resolution, ...], Len(0, MAX_RESOLUTIONS)]
 
@@ -115,6 +117,8 @@ class EBMConfig:
         condition_dim: number of augmentation parameters that the network receives.
         num_classes: number of classes; 0 for an unconditional model.
         class_names: names of the classes, if the data set has any.
+        class_frequencies: frequencies of the classes among the training images, the default
+            distribution of the labels of samples; empty for equal frequencies.
         decoder: prediction of the decoder of an energy network.
         calibration: calibration offset of an energy network.
     """
@@ -137,6 +141,7 @@ class EBMConfig:
     condition_dim: Annotated[Int, Ge(0), Le(LARGEST_SIDE)] = 0
     num_classes: Classes = 0
     class_names: ClassNames = ()
+    class_frequencies: ClassFrequencies = ()
     decoder: str | None = None
     calibration: Calibration | None = None
     format_version: PositiveInt = FORMAT_VERSION
@@ -147,6 +152,14 @@ class EBMConfig:
             raise ValueError(
                 f"must have {self.num_classes} different class_names, one per class, got "
                 f"{shorten(', '.join(self.class_names))}"
+            )
+        frequencies = self.class_frequencies
+        if frequencies and (
+            len(frequencies) != self.num_classes or not math.isclose(math.fsum(frequencies), 1)
+        ):
+            raise ValueError(
+                f"must have {self.num_classes} class_frequencies that sum to 1, got "
+                f"{len(frequencies)} that sum to {math.fsum(frequencies):g}"
             )
 
     def classes(self) -> tuple[str, ...]:

@@ -439,7 +439,8 @@ class EBM(PretrainedModel):
             sampler: name in ``SAMPLERS`` with settings ``settings``, or a sampler.
             seed: seed of all noise. The noise of an image depends on the seed and its index.
             labels: names or numbers of classes, for a class-conditional model: one for all images,
-                several used in turn, or "random". See ``class_labels``.
+                or several used in turn, see ``class_labels``; or "none" for the model without
+                labels. Default: random labels with the class frequencies of the training images.
             guidance_scale: guidance scale, see ``ScoreModel.conditioned_on``. 1 samples from
                 p(x | label), larger values give clearer and less varied images.
             batch_size: images per batch. Default: as many as fit in 2^20 elements. It only changes
@@ -475,12 +476,12 @@ class EBM(PretrainedModel):
         shape = (num_images, *self.config.image_shape)
         x = noise.normal_like(torch.empty(shape, device=self.device, dtype=self.dtype))
         slices = batches(num_images, batch_size, MAX_BATCH_DRAWN // x[0].numel())
-        if labels is not None:
-            labels = labels_of_samples(labels, num_images, self.config.classes(), seed)
+        classes, frequencies = self.config.classes(), self.config.class_frequencies
+        indices = labels_of_samples(labels, num_images, classes, frequencies, seed)
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
 
         def model_of(rows: slice) -> ScoreModel:
-            return self.model_for(None if labels is None else labels[rows], guidance_scale)
+            return self.model_for(None if indices is None else indices[rows], guidance_scale)
 
         return iterate_batches(sampler, model_of, x, noise, slices)
 

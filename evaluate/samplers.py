@@ -3,8 +3,10 @@
 python evaluate/samplers.py digits --run "probability_flow num_steps=10" --run annealed_hmc
 python evaluate/samplers.py mnist --run "dpm guidance_scale=1" --run "dpm guidance_scale=1.5"
 
-The table has one row per run. The last rows measure training images that were held out from the
-classifier; a perfect sampler would reach their values.
+The table has one row per run. The labels of a class-conditional model are used in turn in a run
+with a guidance scale, random otherwise, and not used in a run with labels=none. The last rows
+measure training images that were held out from the classifier; a perfect sampler would reach their
+values.
 
 - nfe: network evaluations per image: forward and backward passes.
 - frechet: Fréchet distance to the validation images, in the feature space of the classifier.
@@ -13,15 +15,14 @@ classifier; a perfect sampler would reach their values.
 - copies: fraction of images that are closer to one of 10,000 training images than 99% of the
   validation images are; identical: fraction of images equal to one of these training images.
 - of_class, of_class_by_neighbour: fraction of images whose label is confirmed by the classifier,
-  and by the nearest training image. Only for runs with a guidance scale, which use all labels in
-  turn.
+  and by the nearest training image. Only for runs with a guidance scale.
 """
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -64,34 +65,36 @@ class Arguments(CommonFlags, ModelFlag):
 
 
 @configuration
-class Guidance:
-    """Setting of a run in addition to those of its sampler."""
+class Condition:
+    """Settings of a run in addition to those of its sampler."""
 
     guidance_scale: NonNegative | None = None
+    labels: Literal["none"] | None = None
 
 
-def parse_run(text: str) -> tuple[str, Sampler, float | None]:
-    """Parse "SAMPLER key=value ..." into the name, sampler and guidance scale of a run."""
+def parse_run(text: str) -> tuple[str, Sampler, Condition]:
+    """Parse "SAMPLER key=value ..." into the name, sampler and condition of a run."""
     name, *pairs = text.split() or [""]
     kind: type[Sampler] = SAMPLERS[choose("sampler", name, SAMPLERS)]
-    own, guided = settings_of_each({name: kind, "run": Guidance}, pairs).values()
-    return " ".join([name, *pairs]), kind(**own), guided.get("guidance_scale")
+    own, condition = settings_of_each({name: kind, "run": Condition}, pairs).values()
+    return " ".join([name, *pairs]), kind(**own), Condition(**condition)
 
 
 def draw(
-    ebm: EBM, name: str, sampler: Sampler, guidance_scale: float | None, args: Arguments
+    ebm: EBM, name: str, sampler: Sampler, condition: Condition, args: Arguments
 ) -> tuple[Tensor, Tensor | None, dict[str, float]]:
     """Draw images (N, C, H, W) in [0, 1]; return them, their labels (N,) if the run has a
     guidance scale, and the cost."""
     labels, images, nfe, begin = None, [], 0, time.perf_counter()
-    if guidance_scale is not None:
+    if condition.guidance_scale is not None and condition.labels is None:
         labels = torch.arange(args.num_images) % max(ebm.config.num_classes, 1)
     batches = torch.arange(args.num_images).split(args.batch_size)
     for index, batch in enumerate(tqdm(batches, desc=name)):
-        seed, options = derive_seed(args.seed, index), {}
+        seed, options = derive_seed(args.seed, index), {"labels": condition.labels}
         if labels is not None:
-            names = names_of(labels[batch], ebm.config.classes())
-            options = {"labels": names, "guidance_scale": guidance_scale}
+            options["labels"] = names_of(labels[batch], ebm.config.classes())
+        if condition.guidance_scale is not None:
+            options["guidance_scale"] = condition.guidance_scale
         *_, frame = ebm.iterate_sample(len(batch), sampler, seed, **options)
         images.append(ebm.to_images(frame.x))
         nfe += frame.nfe * len(batch)  # differs between batches of adaptive samplers

@@ -13,6 +13,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from ebm_app.command_line import CommonFlags, ModelFlag, parse, run_script
+from ebm_app.data.labels import NO_LABEL
 from ebm_app.data.pictures import image_grid, save_image, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.sampling import SAMPLERS
@@ -20,8 +21,6 @@ from ebm_app.utils.fields import NonNegative, PositiveInt, Steps, configuration,
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.registry import choose, settings_of_each
-
-RANDOM = "random"
 
 
 @configuration(kw_only=True)
@@ -34,7 +33,9 @@ class Arguments(CommonFlags, ModelFlag):
     )
     num_images: PositiveInt = setting("number of images", 64)
     labels: tuple[str, ...] = setting(
-        "names or numbers of classes, used in turn, or random; for a class-conditional model", ()
+        "names or numbers of classes, used in turn, or none for the model without labels; for a "
+        "class-conditional model; default: random",
+        (),
     )
     guidance_scale: NonNegative = setting(
         "strength of the labels: 1 samples from p(x | label), larger values give clearer and less "
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         args.num_images,
         args.sampler,
         args.seed,
-        RANDOM if args.labels == (RANDOM,) else args.labels or None,
+        NO_LABEL if args.labels == (NO_LABEL,) else args.labels or None,
         args.guidance_scale,
         **settings,
     )

@@ -43,8 +43,13 @@ SETTINGS = {
 }
 SAMPLERS = {
     "dpm": {"num_steps": 5, "noise": 1.0, "labels": [3, 1, 4], "guidance_scale": 1.5},
-    "probability_flow": {"num_steps": 5},
-    "annealed_hmc": {"num_temperatures": 4, "num_leapfrog_steps": 2, "final_steps": 0},
+    "probability_flow": {"num_steps": 5, "labels": "none"},
+    "annealed_hmc": {
+        "num_temperatures": 4,
+        "num_leapfrog_steps": 2,
+        "final_steps": 0,
+        "labels": "none",
+    },
 }
 #: Settings of a small training run; augmentation and dropout are those of the recipe of digits
 TRAINING = {

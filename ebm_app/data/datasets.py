@@ -100,6 +100,14 @@ class ImageData:
         """Number of classes: the largest label plus one."""
         return 1 + max(int(self.split_labels(name).max()) for name in SPLITS)
 
+    @property
+    def class_frequencies(self) -> tuple[float, ...]:
+        """Fraction of each class among the labelled training images; empty if there are none."""
+        labels = self.split_labels("train")
+        known = labels[labels >= 0]
+        counts = known.bincount(minlength=self.num_classes).tolist()
+        return tuple(count / len(known) for count in counts) if len(known) else ()
+
     def split(self, name: str) -> Tensor:
         """Return the images (N, C, H, W) of the split "train", "validation" or "test"."""
         return getattr(self, choose("split", name, SPLITS))

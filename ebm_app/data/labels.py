@@ -10,8 +10,8 @@ from ebm_app.utils.fields import PositiveInt, check_argument, to_python
 from ebm_app.utils.random import LABELS, ImageNoise
 from ebm_app.utils.registry import choose
 
-#: Value of ``labels`` for random labels with equal class frequencies
-RANDOM = "random"
+#: Value of ``labels`` for samples from the model without labels
+NO_LABEL = "none"
 Labels = int | str | Sequence[int | str] | Tensor
 
 
@@ -76,20 +76,29 @@ def labels_of_images(labels: Labels, num: int, names: Sequence[str]) -> Tensor:
     return values.expand(num)
 
 
-def labels_of_samples(labels: Labels, num: int, names: Sequence[str], seed: int) -> Tensor:
-    """Return one class index per sample, (num,), from labels that are used in turn, or from
-    "random" for the mixture of p(x | y) over all classes.
+def labels_of_samples(
+    labels: Labels | None, num: int, names: Sequence[str], frequencies: Sequence[float], seed: int
+) -> Tensor | None:
+    """Return one class index per sample, (num,), or None to sample without labels.
 
-    >>> labels_of_samples([2, 0], 3, ["cat", "dog", "fly"], seed=0)
+    >>> labels_of_samples([2, 0], 3, ["cat", "dog", "fly"], (), seed=0)
     tensor([2, 0, 2])
+
+    Args:
+        labels: labels that are used in turn; None for random ones; "none" for no labels.
+        names: names of all classes; none for an unconditional model.
+        frequencies: frequencies of the random labels (K,). Default: equal ones.
 
     Raises:
         UserError: for more labels than samples, and as in ``class_labels``.
     """
     num = check_argument(PositiveInt, "num", num)
-    if isinstance(labels, str) and labels == RANDOM and names:
-        u = ImageNoise(seed, range(num), LABELS).uniform()
-        return (len(names) * u.double()).long()
+    if isinstance(labels, str) and labels == NO_LABEL or labels is None and not names:
+        return None
+    if labels is None:
+        u = ImageNoise(seed, range(num), LABELS).uniform().double()
+        cumulative = torch.tensor(frequencies or [1.0] * len(names)).double().cumsum(0)
+        return torch.searchsorted(cumulative / cumulative[-1], u, right=True)
     values = class_labels(labels, names)
     if len(values) > num:
         raise UserError(f"Expected at most {num} labels for {num} images, got {len(values)}.")

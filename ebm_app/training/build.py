@@ -77,7 +77,15 @@ OF_SCRIPT = {"config", "data_root", "download", "dry_run", "resolution", "image_
 OF_SCRIPT |= {"label_column", "settings"}
 #: Settings that may differ between a run and the model it is initialised from
 FREE = frozenset(
-    {"dataset", "class_names", "num_nodes", "t_margin", "dequantisation", "calibration"}
+    {
+        "dataset",
+        "class_names",
+        "class_frequencies",
+        "num_nodes",
+        "t_margin",
+        "dequantisation",
+        "calibration",
+    }
 )
 #: Valid values of settings that name a class or function
 NAMES = {
@@ -199,6 +207,7 @@ def make_config(config: Train, data: ImageData, flow: Flow | None = None) -> EBM
         stein_head=config.stein_factor > 0,
         num_classes=num_classes,
         class_names=data.class_names[:num_classes],
+        class_frequencies=data.class_frequencies if num_classes else (),
         condition_dim=AUGMENTATIONS[config.augmentation].dim,
         path=PathConfig(config.path, config.c),
         net=from_attributes(UNetConfig, config),

@@ -99,6 +99,7 @@ def energy_config(teacher: EBM) -> EBMConfig:
         net=net,
         num_classes=0,
         class_names=(),
+        class_frequencies=(),
         calibration=None,
         dequantisation=LEARNED_DECODER,
         decoder=config.prediction,

@@ -13,7 +13,6 @@ import gradio as gr
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.data.labels import RANDOM
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import stored_samples
 from ebm_app.sampling import SAMPLERS
@@ -83,10 +82,10 @@ def generate(
     settings["batch_size"] = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
     labels = labels_of(which, ebm.config.classes(), num_images)
     run, captions = f"{model} · seed {seed}", [""] * num_images
-    if labels:
+    if labels or ebm.config.num_classes:
         settings |= {"labels": labels, "guidance_scale": guidance_scale}
         classes = "random classes"
-        if labels != RANDOM:
+        if labels:
             captions = [f"{labels[index % len(labels)]}: " for index in range(num_images)]
             classes = "class " + ", ".join(labels)
         run = f"{classes}, guidance {guidance_scale:g} · {run}"
@@ -118,16 +117,14 @@ def likelihoods(ebm: EBM, images: Tensor) -> list[str]:
     return [f"log p {sign} {value:.0f} ± {error:.0f}".replace("-", "−") for value, error in pairs]
 
 
-def labels_of(which: str, names: Sequence[str], num_images: int) -> Sequence[str]:
-    """Return the classes to cycle through, "random" for random classes, or () for a model without
+def labels_of(which: str, names: Sequence[str], num_images: int) -> Sequence[str] | None:
+    """Return the classes to cycle through, or None for random classes and for a model without
     classes.
 
     >>> labels_of("cat", ("cat", "dog"), 3), labels_of("one of each", ("cat", "dog"), 3)
     (('cat',), ('cat', 'dog'))
     """
-    if not names and which in (ANY, EACH):
-        return ()
-    return {ANY: RANDOM, EACH: names[:num_images]}.get(which, (which,))
+    return {ANY: None, EACH: names[:num_images] or None}.get(which, (which,))
 
 
 def first_samples(

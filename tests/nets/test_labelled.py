@@ -10,7 +10,7 @@ from exact import F64, ExactModel, density_of, generator, like_modes, normal
 
 from ebm_app import EBM, train
 from ebm_app.config import EBMConfig
-from ebm_app.data.datasets import load_images
+from ebm_app.data.datasets import ImageData, load_images
 from ebm_app.data.labels import class_labels, labels_of_images, labels_of_samples, names_of
 from ebm_app.nets.model import ModelOutput
 from ebm_app.paths import LinearVPPath
@@ -120,7 +120,7 @@ def test_class_conditional_model_is_trained(tmp_path):
     assert torch.equal(again.log_prob(levels, repeats=1), without)
     assert not torch.equal(without, first)
     assert again.sample(2, labels=[1, 2], guidance_scale=2.0, num_steps=2).shape == (2, 1, 8, 8)
-    assert "labels" in error_of(again.sample, 2, guidance_scale=2.0)
+    assert "labels" in error_of(free.sample, 2, guidance_scale=2.0)
     assert "without labels" in error_of(free.sample, 2, labels=1)
     assert "classify" in error_of(free.classify, levels)
 
@@ -137,10 +137,6 @@ def test_labels_are_expanded_and_checked():
     assert labels_of_images("fly", 2, names).tolist() == [3, 3]
     # a name takes precedence over a number
     assert class_labels(["0", "1", 4], names).tolist() == [2, 1, 4]
-    drawn = labels_of_samples("random", 3000, names, seed=1)
-    assert torch.equal(drawn, labels_of_samples("random", 3000, names, seed=1))
-    counts = drawn.bincount()  # each 600 with a standard deviation of 22
-    assert len(counts) == 5 and (counts - 600).abs().max() < 100
     masked = np.ma.masked_array([0], [True])
     for labels in (0.5, True, [-1], [5], ["7"], "any", [], [[0]], [None], masked):
         error_of(class_labels, labels, names)
@@ -155,8 +151,31 @@ def test_likelihood_takes_one_label_or_one_per_image():
     assert torch.equal(ebm.log_prob(images, labels=1, repeats=1)[:1], whole[:1])
     for labels in ([1, 2], torch.tensor([1, 2]), ["1", "2"]):
         assert "one for each of 3 images, got 2" in error_of(ebm.log_prob, images, labels=labels)
-    assert labels_of_samples([1, 2], 3, ebm.config.classes(), 0).tolist() == [1, 2, 1]
-    assert "at most 3" in error_of(labels_of_samples, [1] * 4, 3, ebm.config.classes(), 0)
+    assert labels_of_samples([1, 2], 3, ebm.config.classes(), (), 0).tolist() == [1, 2, 1]
+    assert "at most 3" in error_of(labels_of_samples, [1] * 4, 3, ebm.config.classes(), (), 0)
+
+
+def test_labels_of_samples_follow_the_training_images(tmp_path):
+    images, labels = random_images(40, 8), torch.tensor([0, 0, 0, 2] * 10)
+    data = ImageData.from_tensors(images, images[:2], 17, labels=labels)
+    frequencies = (0.75, 0.0, 0.25)
+    assert data.class_frequencies == frequencies
+    settings = {**SMALL, "num_levels": 17, "max_train_steps": 1}
+    ebm = train(images, tmp_path, validation=images[:2], labels=labels, **settings)
+    assert EBM.from_pretrained(tmp_path).config.class_frequencies == frequencies
+    drawn = labels_of_samples(None, 4000, ("a", "b", "c"), frequencies, seed=1)
+    counts = drawn.bincount(minlength=3)  # a standard deviation of 27
+    assert counts[1] == 0 and (counts[0] - 3000).abs() < 100
+    equal = labels_of_samples(None, 3000, ("a", "b", "c"), (), seed=1).bincount()
+    assert (equal - 1000).abs().max() < 100
+    torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
+    torch.nn.init.normal_(ebm.model.net.unet.class_embedding.weight)
+    few = labels_of_samples(None, 6, ("0", "1", "2"), frequencies, seed=3).tolist()
+    samples = ebm.sample(6, seed=3, num_steps=2)
+    assert torch.equal(samples, ebm.sample(6, seed=3, num_steps=2, labels=few))
+    assert not torch.equal(samples, ebm.sample(6, seed=3, num_steps=2, labels="none"))
+    with pytest.raises(ValueError, match="sum to 0.5"):
+        replace(ebm.config, class_frequencies=(0.5, 0.0, 0.0))
 
 
 def test_integers_are_the_classes_of_that_number():
