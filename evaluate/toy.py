@@ -6,7 +6,8 @@ python evaluate/toy.py --problems gaussians_d10 --methods ctsm_v_time1 tsm_stein
 Each cell follows the paper's protocol: train every learning rate with the first seed, select the
 rate with the smallest validation error, and repeat it with the other seeds. The table has the mean
 and standard deviation over seeds of the error on new test points (arXiv:2502.02300, appendix F),
-next to the paper's error.
+next to the paper's error. It also has the squared error of the divergence, "kl_squared", and both
+terms of its bound by Theorem 4, "discretisation" and "estimation", in nats^2.
 
 Every finished run is appended to the JSON Lines file --runs and is not repeated, so that an
 interrupted table can be continued by the same command.
@@ -25,12 +26,21 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.command_line import CommonFlags, parse, run_script
-from ebm_app.ratios.problems import REPORTED, TOY_PROBLEMS, Problem, train_and_test
+from ebm_app.ratios.error_bound import discretisation_term
+from ebm_app.ratios.problems import (
+    REPORTED,
+    TEST,
+    TOY_PROBLEMS,
+    EvaluationPoints,
+    Problem,
+    train_and_test,
+)
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Draws, Positive, PositiveInt, configuration, setting
 from ebm_app.utils.files import replace_file
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
+from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 
 Metrics = dict[str, Any]
@@ -38,6 +48,8 @@ Metrics = dict[str, Any]
 FAR = 10
 #: Number of validation and test points, by default and with --quick
 NUM_POINTS, QUICK_POINTS = 10_000, 2_000
+#: Number of points of the discretisation term of the error bound
+NUM_BOUND = 300
 #: Defaults of the flags with --quick, for a run of a minute or two on one core
 QUICK = {"iterations": 1_500, "learning_rates": (5e-3,), "num_seeds": 2}
 QUICK_TOY = {**QUICK, "problems": ("gaussians_d2",), "methods": ("ctsm_v_time1",)}
@@ -142,6 +154,8 @@ def make_row(args: Arguments, name: str, method: str, problem: "Problem") -> dic
         is_finite = None not in values
         row[key] = fmean(values) if is_finite else None
         row[f"{key}_deviation"] = stdev(values) if is_finite and len(values) > 1 else None
+    if "time_score_error" in row:
+        row |= error_bound(problem, method, records, num_points)
     times = [record["ms"] for record in records if record["ms"] is not None]
     reported = REPORTED.get((name, method))
     error, paper = row.get("error"), None if reported is None else reported.mean
@@ -156,6 +170,22 @@ def make_row(args: Arguments, name: str, method: str, problem: "Problem") -> dic
         "divergence_truth": problem.kl_divergence,
         "learning_rate": best,
         "iterations": problem.iterations,
+    }
+
+
+def error_bound(
+    problem: "Problem", method: str, records: Sequence[Metrics], num_points: int
+) -> dict[str, float | None]:
+    """Return the mean squared error of KL(p_1 || p_0) over runs, and the terms of its bound."""
+    points = EvaluationPoints(problem.pair, num_points, make_generator("cpu", 0, TEST))
+    truth = points.truth[-len(points.x1) :].mean().item()
+    values = [record["test"]["divergence"] for record in records]
+    errors = [record["test"]["time_score_error"] for record in records]
+    path, x = problem.methods[method].path, points.x1[:NUM_BOUND]
+    return {
+        "kl_squared": None if None in values else fmean((kl - truth) ** 2 for kl in values),
+        "discretisation": discretisation_term(problem.pair, path, x),
+        "estimation": None if None in errors else 2 * fmean(errors),
     }
 
 

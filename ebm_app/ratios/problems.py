@@ -23,9 +23,9 @@ from torch import Generator, Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.ratios.densities import DensityPair, gaussian_pair, information_pair, mixture_pair
+from ebm_app.ratios.error_bound import time_score_error
 from ebm_app.ratios.methods import (
     COVARIANCE_METHODS,
-    NUM_NODES,
     GaussianNet,
     TimeScoreRatio,
     TimeScores,
@@ -34,7 +34,6 @@ from ebm_app.ratios.methods import (
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.fitting import fit
-from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import standard_error
 
@@ -181,7 +180,7 @@ def train_and_test(
         "validation_error" and "best_step" of the best weights; their metrics on "test" points; the
         "curve" of [step, validation error, information]; and "ms", the median processor time of a
         step in milliseconds. The test metrics have "matrix", the mutual information of a
-        ``GaussianNet``, or "time_score_error" of other networks (see ``time_score_error``).
+        ``GaussianNet``, or "time_score_error" of other networks.
     """
     validation, test = (
         EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
@@ -213,23 +212,6 @@ def information(ratio: TimeScoreRatio) -> float:
     """Return the mutual information of a ``GaussianNet`` in nats, or NaN for another network."""
     net = ratio.model.net
     return net.mutual_information() if isinstance(net, GaussianNet) else math.nan
-
-
-@torch.no_grad()
-def time_score_error(ratio: TimeScoreRatio, pair: DensityPair, x: Tensor) -> float:
-    """Return the mean squared error of the time score over points x (N, D) of p_1 and uniform
-    times, in nats^2 per t^2.
-
-    Twice this value is the second term of the bound of Theorem 4 (arXiv:2502.02300), which is
-    never smaller than the squared error of the mean log ratio over p_1.
-    """
-    model = ratio.model
-    rule = rule_on(NUM_NODES, *model.interval)
-    squares = [
-        (ratio.time_score(x, t) - pair.time_score(model.path, x, t)).square().mean()
-        for t in rule.nodes
-    ]
-    return (torch.stack(squares).cpu() @ rule.weights / rule.weights.sum()).item()
 
 
 #: Methods of the paper's tables of mixtures
