@@ -34,7 +34,7 @@ from ebm_app.utils.output import git_revision
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, BUNDLED = ROOT / "docs" / "results", ROOT / "ebm_app" / "pretrained"
 #: Names of the JSON files; "checks" has no table, its figures are in the text
-TABLES = ("bits", "samples", "ratios", "cost", "checks")
+TABLES = ("bits", "samples", "ratios", "cost", "checks", "paper")
 ESTIMATORS = ("elbo", "probability_flow", "path_integral", "time_integral", "energy")
 #: Marker of a table or figure, and its end
 MARKER = re.compile(r"(<!-- ([a-z0-9-]+) -->)(.*?)(<!-- / -->)", re.DOTALL)
@@ -179,6 +179,66 @@ def cost_table() -> str:
     return with_commands(markdown("what | cost | compared with", rows), "cost")
 
 
+def paper_rows(problem: str) -> list[Figures]:
+    """Return the rows of the paper's problems whose name begins with ``problem``."""
+    tables = (record["figures"].get("table", ()) for record in records("paper").values())
+    return [row for table in tables for row in table if row.get("problem", "").startswith(problem)]
+
+
+def paper_toy(problem: str) -> str:
+    """Return errors of the log ratio, beside those of the paper, and the terms of Theorem 4."""
+    rows = []
+    for row in paper_rows(problem):
+        terms = (row[key] for key in ("kl_squared", "discretisation", "estimation"))
+        kl_squared, first, second = map(significant, terms)
+        rows.append(
+            [
+                f"`{row['problem']}`",
+                f"`{row['method']}`",
+                significant(row["error"], row["error_deviation"]),
+                significant(row["paper_error"], row["paper_deviation"]),
+                f"{number(row['ms'], 1)}, {number(row['paper_ms'], 1)}",
+                f"{kl_squared} ≤ {first} + {second}",
+                f"{row['learning_rate']:g}",
+            ]
+        )
+    header = "problem | method | error | paper | ms, paper | KL² ≤ Theorem 4 | rate"
+    return markdown(header, rows)
+
+
+def paper_information() -> str:
+    """Return estimates of the mutual information of the paper's Gaussians."""
+    rows = []
+    for row in paper_rows("mi_"):
+        value = row.get("value", row.get("matrix"))
+        deviation = row.get("deviation", row.get("matrix_deviation"))
+        rows.append(
+            [
+                f"`{row['problem']}`",
+                f"`{row['method']}`",
+                number(value, 2, deviation),
+                f"{row.get('truth', row.get('divergence_truth')):g}",
+                significant(row["error"]),
+                number(row.get("ms"), 1),
+                f"{row['iterations']:,}" if "iterations" in row else "",
+            ]
+        )
+    header = "problem | method | information | truth | error of the log ratio | ms | steps"
+    return markdown(header, sorted(rows, key=lambda row: int(row[0].strip("`")[4:])))
+
+
+def significant(value: float | None, error: float | None = None) -> str:
+    """Format a value by three significant digits, with its error.
+
+    >>> significant(1234.5, 67.8)
+    '1230 ± 68'
+    """
+    if value is None:
+        return "not finite"
+    text = f"{float(f'{value:.3g}'):g}"
+    return text if error is None else f"{text} ± {float(f'{error:.2g}'):g}"
+
+
 def models_table() -> str:
     """Return data, size, training run and bits of the bundled models."""
     rows = []
@@ -249,6 +309,9 @@ RENDERERS: dict[str, Callable[[], str]] = {
     "ratios": ratios_table,
     "cost": cost_table,
     "models": models_table,
+    "paper-gaussians": partial(paper_toy, "gaussians"),
+    "paper-mixtures": partial(paper_toy, "mixtures"),
+    "paper-information": paper_information,
     "mi-40": partial(information, 40),
     "cost-ctsm-v": cost_of_a_step,
     "frechet-cifar10": partial(frechet, "cifar10", "table"),

@@ -1,0 +1,113 @@
+"""Plot the figures of docs/paper.md from the records in docs/results.
+
+python tools/figures.py
+
+The records are made by ``make paper``. Lines are means over seeds and bands standard deviations.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ebm_app.utils.files import read_json
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+#: Name and colour of each method in both figures
+METHODS = {
+    "tsm_stein": ("TSM", "C3"),
+    "ctsm_time1": ("CTSM", "C0"),
+    "ctsm_v_time1": ("CTSM-v", "C2"),
+}
+#: Dimension of the curves of the error over training steps
+DIM = 320
+Rows = list[dict[str, Any]]
+
+
+def main() -> None:
+    """Write docs/paper-gaussians.png and docs/paper-information.png."""
+    mpl.rcParams |= {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    tables = (record["figures"]["table"] for record in read_json(RESULTS / "paper.json").values())
+    rows = [row for table in tables for row in table]
+    lines = (RESULTS / "mi.jsonl").read_text(encoding="utf-8").splitlines()
+    for name, figure in {
+        "gaussians": plot_gaussians(rows),
+        "information": plot_information(rows, [json.loads(line) for line in lines]),
+    }.items():
+        figure.savefig(ROOT / "docs" / f"paper-{name}.png", dpi=130)
+
+
+def rows_of(rows: Rows, problem: str, method: str) -> tuple[list[int], Rows]:
+    """Return the dimensions and rows of the problems of a family, by a method."""
+    found = {
+        int(row["problem"].removeprefix(problem)): row
+        for row in rows
+        if row.get("problem", "").startswith(problem) and row["method"] == method
+    }
+    return sorted(found), [found[dim] for dim in sorted(found)]
+
+
+def plot_gaussians(rows: Rows) -> Figure:
+    """Plot the error of the log ratio of distant Gaussians by dimension, like the paper's figure
+    2, with its means as dashed lines."""
+    figure = Figure(figsize=(4.6, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for method, (name, color) in METHODS.items():
+        dims, found = rows_of(rows, "gaussians_d", method)
+        means = [row["error"] for row in found]
+        band(axes, dims, means, [row["error_deviation"] for row in found], name, color)
+        axes.plot(dims, [row["paper_error"] for row in found], ls=":", color=color)
+    axes.plot([], [], ls=":", color="0.4", label="paper, 4 times the steps")
+    axes.set(xlabel="dimension D", ylabel="mean squared error in nats²", yscale="log")
+    axes.set_xticks(dims)
+    axes.legend(frameon=False)
+    return figure
+
+
+def plot_information(rows: Rows, runs: Rows) -> Figure:
+    """Plot the time per step, the estimates by dimension, and the error over training steps, like
+    the paper's figure of mutual information."""
+    figure = Figure(figsize=(9.6, 3.0), layout="constrained")
+    times, values, errors = figure.subplots(1, 3)
+    for method, (name, color) in METHODS.items():
+        dims, found = rows_of(rows, "mi_d", method)
+        times.plot(dims, [row["ms"] for row in found], "o-", ms=4, color=color, label=name)
+        estimates = [row["matrix"] for row in found]
+        band(values, dims, estimates, [row["matrix_deviation"] for row in found], name, color)
+        (last,) = (row for row in found if row["problem"] == f"mi_d{DIM}")
+        keys = ("problem", "method", "learning_rate", "iterations")
+        curves = [run["curve"] for run in runs if all(run[key] == last[key] for key in keys)]
+        steps = [point[0] for point in curves[0]]
+        gaps = [[abs(point[2] - DIM / 4) for point in points] for points in zip(*curves)]
+        band(errors, steps, list(map(fmean, gaps)), list(map(stdev, gaps)), name, color)
+    values.plot(dims, [dim / 4 for dim in dims], "k--", lw=1, label="truth")
+    times.set(xlabel="dimension D", ylabel="ms per step", yscale="log")
+    values.set(xlabel="dimension D", ylabel="mutual information in nats")
+    errors.set(xlabel="training steps", ylabel=f"error in nats, D = {DIM}", yscale="log")
+    values.legend(frameon=False)
+    return figure
+
+
+def band(
+    axes: Axes,
+    x: Sequence[float],
+    means: Sequence[float],
+    deviations: Sequence[float],
+    name: str,
+    color: str,
+) -> None:
+    """Plot means and a band of one standard deviation."""
+    axes.plot(x, means, "o-", ms=4, color=color, label=name)
+    pairs = [*zip(means, deviations, strict=True)]
+    low, high = [max(m - d, m / 10) for m, d in pairs], [m + d for m, d in pairs]
+    axes.fill_between(x, low, high, color=color, alpha=0.2, lw=0)
+
+
+if __name__ == "__main__":
+    main()
