@@ -84,7 +84,9 @@ def plot_information(rows: Rows, runs: Rows) -> Figure:
         keys = ("problem", "method", "learning_rate", "iterations")
         curves = [run["curve"] for run in runs if all(run[key] == last[key] for key in keys)]
         steps = [point[0] for point in curves[0]]
-        gaps = [[abs(point[2] - DIM / 4) for point in points] for points in zip(*curves)]
+        gaps = [
+            [abs(point[2] - DIM / 4) for point in points] for points in zip(*curves, strict=True)
+        ]
         band(errors, steps, list(map(fmean, gaps)), list(map(stdev, gaps)), name, color)
     values.plot(dims, [dim / 4 for dim in dims], "k--", lw=1, label="truth")
     times.set(xlabel="dimension D", ylabel="ms per step", yscale="log")
