@@ -7,7 +7,7 @@ RUN := runs/digits
 MINUTES ?= 2
 SETUP := .venv/.installed
 
-.PHONY: demo test test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent fashion cifar10 detectors card studies lock clean
+.PHONY: demo test test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent fashion cifar10 detectors card paper lock clean
 
 $(SETUP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -110,10 +110,12 @@ card: $(SETUP)
 	$(BIN)/python evaluate/samplers.py $(CARD) --data_root $(DATA) --run "dpm num_steps=12" --run probability_flow --output_dir $(CARD)
 	$(BIN)/python sample/ebm.py $(CARD) --num_images 100 --output_dir $(CARD)/samples
 
-# the paper's tables of density ratios and mutual information: hours. Finished runs are kept in docs/results/*.jsonl
-studies: $(SETUP)
-	$(BIN)/python evaluate/toy.py --runs docs/results/toy.jsonl --output_dir runs/toy
-	$(BIN)/python evaluate/mi.py --table --runs docs/results/mi.jsonl --output_dir runs/mi
+# tables and figures of docs/paper.md, by the commands recorded in docs/results/paper.json: hours. Finished runs
+# are kept in docs/results/*.jsonl, so that an interrupted command continues
+paper: $(SETUP)
+	$(BIN)/python tools/results.py run paper
+	$(BIN)/python tools/results.py write
+	$(BIN)/python tools/figures.py
 
 clean:
 	rm -rf .venv build site ebm_app.egg-info .pytest_cache .ruff_cache

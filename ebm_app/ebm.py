@@ -332,7 +332,7 @@ class EBM(PretrainedModel):
         """
         levels = self.levels_of(images)
         estimator = self.default_estimator if estimator is None else estimator
-        estimator = make_estimator(estimator, estimator_args)
+        estimator = make_estimator(estimator, estimator_args, self.likelihood)
         check_estimator(estimator, self.model)
         if labels is not None:
             labels = labels_of_images(labels, len(levels), self.config.classes())
@@ -478,7 +478,7 @@ class EBM(PretrainedModel):
         slices = batches(num_images, batch_size, MAX_BATCH_DRAWN // x[0].numel())
         classes, frequencies = self.config.classes(), self.config.class_frequencies
         indices = labels_of_samples(labels, num_images, classes, frequencies, seed)
-        sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
+        sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings, self.sample)
 
         def model_of(rows: slice) -> ScoreModel:
             return self.model_for(None if indices is None else indices[rows], guidance_scale)

@@ -136,3 +136,9 @@ def test_other_dtypes_agree_or_are_refused(ebm):
     found = bits(model.to(torch.float64))
     torch.testing.assert_close(found, expected[0], check_dtype=False, rtol=1e-4, atol=1e-4)
     error_of(model.to(torch.float16).likelihood, IMAGES)
+
+
+def test_unknown_arguments_name_the_nearest(ebm):
+    assert "'repeats'" in error_of(ebm.log_prob, IMAGES, repeat=1)
+    assert "'labels'" in error_of(ebm.sample, 1, label=2)
+    assert "'num_steps'" in error_of(ebm.sample, 1, num_step=2)

@@ -4,7 +4,7 @@ They use different outputs of a model, so their disagreement indicates its error
 in nats.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ebm_app.likelihood.elbo import VariationalBound
@@ -44,7 +44,9 @@ def check_estimator(estimator: Estimator, model: ScoreModel) -> None:
         )
 
 
-def make_estimator(name: str | Estimator, settings: Mapping[str, Any]) -> Estimator:
+def make_estimator(
+    name: str | Estimator, settings: Mapping[str, Any], call: Callable[..., Any] | None = None
+) -> Estimator:
     """Return an estimator by its name and settings; an ``Estimator`` is returned unchanged.
 
     >>> make_estimator("elbo", {"num_draws": 4}).num_draws
@@ -52,8 +54,9 @@ def make_estimator(name: str | Estimator, settings: Mapping[str, Any]) -> Estima
 
     Args:
         name: a key of ``ESTIMATORS``, or an estimator.
+        call: function that received the settings as keyword arguments, see ``make``.
 
     Raises:
         UserError: for an unknown name or setting.
     """
-    return make(ESTIMATORS, Estimator, "estimator", name, settings)
+    return make(ESTIMATORS, Estimator, "estimator", name, settings, call)

@@ -3,7 +3,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, TypeVar
 
@@ -46,12 +46,15 @@ def make(
     what: str,
     name: str | T,
     settings: Mapping[str, Any],
+    call: Callable[..., Any] | None = None,
 ) -> T:
     """Build an instance of one of ``kinds`` by name; return an instance of ``base`` unchanged.
 
     Args:
         what: what is built, in error messages, such as "sampler".
         settings: keyword arguments of the class; None selects the default.
+        call: function that received the settings as further keyword arguments. The error of an
+            unknown setting also suggests its arguments.
 
     Raises:
         UserError: for an unknown name or setting, a setting out of range, or settings of an
@@ -67,13 +70,23 @@ def make(
             )
         return instance
     kind = kinds[choose(what, name, kinds)]
+    if call is not None:
+        arguments = [*own_arguments(call), *own_arguments(kind)]
+        for key in chosen:
+            choose("argument", key, arguments)
     return build(kind, f"{what} {name}", chosen)
+
+
+def own_arguments(call: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments of a function or class, without self and ``**kwargs``."""
+    found = inspect.signature(call).parameters.values()
+    return [item.name for item in found if item.name != "self" and item.kind != item.VAR_KEYWORD]
 
 
 def build(kind: type[T], what: str, settings: Mapping[str, Any]) -> T:
     """Build an instance of ``kind`` from a user's keyword arguments."""
     for key in settings:
-        choose(f"setting of the {what}", key, inspect.signature(kind).parameters)
+        choose(f"setting of the {what}", key, own_arguments(kind))
     with user_errors(what):
         return kind(**settings)
 
