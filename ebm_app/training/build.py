@@ -231,7 +231,7 @@ def check(config: Train, data: ImageData) -> None:
         choose(name, getattr(config, name), names)
     if config.net_input != "u" and config.input_frequencies:
         raise UserError("input_frequencies requires net_input u.")
-    check_config(from_attributes(UNetConfig, config), *data.image_shape[1:])
+    check_config(config, *data.image_shape[1:])
     if config.prediction == "levels" and config.dequantisation == "uniform":
         raise UserError(
             "dequantisation uniform evaluates the density between grey levels, where prediction "
