@@ -12,7 +12,7 @@ from torch import nn
 from ebm_app import EBM
 from ebm_app.config import Calibration
 from ebm_app.data.datasets import load_images
-from ebm_app.nets.energy import GAIN, EnergyModel, LevelMixture
+from ebm_app.nets.energy import EnergyModel, LevelMixture
 from ebm_app.nets.model import MIN_NODES, TimeScoreModel
 from ebm_app.nets.prediction import ENERGY
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -39,12 +39,9 @@ def bridge(sigma=1.0):
 
 #: Models and the nodes that resolve them; the arc length of a bridge is infinite at both ends.
 MODELS = {
-    "linear": (gaussian(LinearVPPath()), 32),
     "linear c": (gaussian(LinearVPPath(c=0.3)), 32),
-    "linear wide": (gaussian(LinearVPPath(), 1.5, -0.4), 32),
     "vp": (gaussian(VPPath()), 32),
-    "bridge": (bridge(), 64),
-    "bridge sigma": (bridge(sigma=0.7), 64),
+    "bridge": (bridge(sigma=0.7), 64),
 }
 
 
@@ -56,7 +53,7 @@ def whole_ratio(density, x):
     return density.log_ratio(x, density.start, density.end)
 
 
-@pytest.mark.parametrize("name, shape", list(zip(MODELS, 2 * SHAPES, strict=True)))
+@pytest.mark.parametrize("name, shape", list(zip(MODELS, SHAPES, strict=True)))
 def test_log_ratio_and_its_error_match_closed_form(name, shape):
     model, enough = MODELS[name]
     x = points(model, shape, 8)
@@ -144,20 +141,7 @@ def times(path, num=6):
     return torch.linspace(start, end, num, dtype=F64)
 
 
-PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
-
-
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-def test_terms_match_closed_form(path):
-    model, t, x = energy_model(path), times(path), normal((6, 2, 3, 3))
-    first, last = path.arc_length(torch.tensor(model.interval, dtype=F64))
-    u = (path.arc_length(t) - first) / (last - first)
-    base = fitted(path)(x, t)
-    out = model.net(torch.cat([x, base.features], 1), u).unflatten(1, (10, 2))
-    means = base.features.unflatten(1, (13, 2))[:, 4:]  # of the level and of 8 indicators
-    learned = out[:, 0] + (means * out[:, 1:]).sum(1)
-    expected = base.log_density + GAIN * expand_like(u, x) * learned
-    assert torch.allclose(model.terms(x, t), expected, rtol=1e-12)
+PATHS = {"linear c": LinearVPPath(c=0.4), "vp": VPPath()}
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
@@ -226,18 +210,6 @@ def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
     sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
     assert sampled.shape == (2, 1, 8, 8)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"dequantisation": "uniform"},
-        {"dequantisation": "truncated_normal", "stein_head": False, "prediction": "normalised"},
-    ],
-)
-def test_unsuitable_teachers_are_refused(changes):
-    message = error_of(energy_config, EBM(dataclasses.replace(GREY, **changes)))
-    assert changes["dequantisation"] in message and " prediction levels" in message
 
 
 def test_student_starts_from_the_network_of_its_teacher():
