@@ -18,7 +18,7 @@ from ebm_app.flow import Flow, FlowConfig
 from ebm_app.pretrained import BUNDLED
 from ebm_app.training.build import make_config
 from ebm_app.training.recipes import DIGITS
-from ebm_app.training.settings import Train, read_settings, with_settings
+from ebm_app.training.settings import read_settings, with_settings
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 
@@ -146,23 +146,3 @@ def test_lower_precision_is_converted(tmp_path):
     save_file({name: value.bfloat16() for name, value in expected.items()}, weights)
     for name, value in EBM.from_pretrained(folder).state_dict().items():
         assert torch.equal(value, expected[name].bfloat16().float())
-
-
-def test_removed_field_of_a_model_is_ignored_unless_in_use(tmp_path):
-    folder, expected = tmp_path / "digits", EBM.from_pretrained("digits")
-    path = shutil.copytree(BUNDLED / "digits", folder) / "config.json"
-    data = json.loads(path.read_text())
-    assert "early" not in data
-    path.write_text(json.dumps({**data, "early": None}))
-    assert EBM.from_pretrained(folder).config == expected.config
-    path.write_text(json.dumps({**data, "early": {"patch": 2}}))
-    error = error_in(EBM.from_pretrained, folder)
-    assert "config.json describes a model with a second network" in error and "Install" in error
-
-
-def test_removed_field_of_a_record_is_ignored_unless_in_use(tmp_path):
-    path, settings = tmp_path / "run.json", to_dict(DIGITS)
-    path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": []}}}))
-    assert with_settings(Train(), read_settings(path)) == DIGITS
-    path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": [8]}}}))
-    assert "run.json describes a model with a second network" in error_in(read_settings, path)
