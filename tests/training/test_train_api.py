@@ -86,19 +86,6 @@ def trained(tmp_path, monkeypatch):
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def test_precision_and_compiler_are_used_and_recorded(trained):
-    """The backends compute as without a compiler, and accumulation is left to the loop."""
-    plain, weights = trained("plain", GRADIENT_ACCUMULATION_STEPS="4")
-    assert plain["figures"]["device"] == "1 x cpu"
-    compiled, same = trained("compiled", {**SMALL, "compile": "aot_eager"}, DYNAMO_BACKEND="EAGER")
-    assert compiled["figures"]["device"] == "1 x cpu, compiled by aot_eager"
-    half, other = trained("log", {**SMALL, "mixed_precision": "auto"}, MIXED_PRECISION="bf16")
-    assert half["settings"]["train"]["mixed_precision"] == "bf16"
-    for name in weights:
-        torch.testing.assert_close(same[name], weights[name], atol=1e-6, rtol=1e-5)
-    assert any((other[name] != weights[name]).any() for name in weights)
-
-
 def test_resume_keeps_the_recorded_precision(trained, monkeypatch):
     """Also on a processor without bfloat16."""
     auto = {**SMALL, "mixed_precision": "auto"}
