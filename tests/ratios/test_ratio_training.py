@@ -78,7 +78,6 @@ def test_moments_match_samples(pair, p0, p1, float64):
 
 
 METHODS = {
-    "ctsm": TimeScores(objective="ctsm"),
     "ctsm_v": TimeScores(),
     "matrix": TimeScores(is_matrix=True),
 }
