@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from conftest import error_of
 from exact import F64, SineDiffusion, SinePath, normal, uniform, z_score
 from torch.distributions import Normal
 
@@ -15,7 +14,6 @@ from ebm_app.paths import (
     OneSidedPath,
     SchrodingerBridgePath,
     VPPath,
-    require_one_sided,
 )
 from ebm_app.utils.tensors import derivative, expand_like
 
@@ -183,10 +181,3 @@ def test_diffused_points_have_the_moments_of_the_path(path):
     assert abs(z_score(diffused - 2 * path.alpha(r))) < 4
     assert diffused.var().item() == pytest.approx(path.variance(r).item(), rel=0.04)
     assert r < t
-
-
-def test_invalid_arguments_raise_user_errors():
-    for c in (0, math.nan):
-        error_of(LinearVPPath, c=c)
-    error_of(SchrodingerBridgePath, sigma=-0.1)
-    error_of(require_one_sided, SchrodingerBridgePath())
