@@ -83,8 +83,6 @@ def test_orientation_is_applied_to_files_and_opened_images(tmp_path, kind):
         assert torch.equal(read_images(given, SHAPE, 256), expected)
 
 
-
-
 def test_images_of_another_format_are_converted_on_request():
     form = GREY.image_shape, GREY.num_levels
     message = error_of(read_images, PICTURES[:1], *form)

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import error_of
 from exact import F64, ExactModel, density_of, generator, uniform, z_score
 from scipy import stats
 from torch import nn
@@ -14,7 +13,6 @@ from torch import nn
 from ebm_app import EBM
 from ebm_app.config import EBMConfig
 from ebm_app.data.datasets import load_images
-from ebm_app.data.levels import dequantise
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.bits import mean_over_draws
 from ebm_app.likelihood.dequantisation import (
@@ -22,7 +20,6 @@ from ebm_app.likelihood.dequantisation import (
     Decoder,
     LearnedDecoder,
     TruncatedNormal,
-    UniformDequantisation,
 )
 from ebm_app.likelihood.estimator import error_over_draws
 from ebm_app.nets.model import LogDensityEstimate, ModelOutput, TimeScoreModel
@@ -129,19 +126,6 @@ def centres(levels, num_levels):
     return (2 * levels.double() + 1) / num_levels - 1
 
 
-@pytest.mark.parametrize(("num_levels", "shape"), [(2, (3,)), (256, (2, 2, 2))])
-def test_uniform_points_and_density(num_levels, shape):
-    levels = images(num_levels, 4, shape)
-    u, point = uniform(levels.shape, 1), draw(UniformDequantisation(), levels, num_levels)
-    assert torch.equal(point.y, 2 * dequantise(levels, num_levels, u) - 1)
-    width = torch.full(levels.shape, math.log(2 / num_levels), dtype=F64)
-    assert torch.allclose(point.negative_log_q, width, rtol=0, atol=1e-14) and point.t == END
-    trained = UniformDequantisation().training_points(levels, cells(num_levels), u)
-    assert torch.equal(trained, point.y)
-    centre = TruncatedNormal().training_points(levels, cells(num_levels), u)
-    assert torch.allclose(centre, centres(levels, num_levels), rtol=0, atol=1e-15)
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "tau"), [("linear", (3,), 0.5), ("vp", (2, 2, 2), 2.0), ("vp", (3,), 6.0)]
 )
@@ -214,10 +198,3 @@ def test_learned_decoder_matches_the_posterior_of_independent_pixels(t_margin):
     excess = (found - posterior).gather(-1, levels[..., None])[..., 0]
     total = log_p + point.negative_log_q
     assert torch.allclose(total, prior[levels] + excess, rtol=0, atol=1e-9)
-
-
-def test_learned_decoder_needs_posterior_moments():
-    density = SimpleNamespace(path=PATHS["linear"], end=0.99, has_variance=False)
-    levels = images(17, 2, (1, 2, 2))
-    arguments = levels, cells(17), uniform(levels.shape, 1), density
-    assert "posterior moments" in error_of(LearnedDecoder().points, *arguments)

@@ -203,16 +203,6 @@ def test_elbo_of_an_exact_score_is_the_log_density(path, shape, t):
     assert share.sqrt() == pytest.approx(1, abs=0.35)
 
 
-@pytest.mark.parametrize("path", [LinearVPPath(), VPPath(), SineDiffusion()])
-def test_elbo_of_a_gaussian_has_no_noise(path):
-    """The guesses are exact, so what remains is the start of the path."""
-    model = ExactModel(path, 1e-4, [[0.7]], [0.5], stein_channels=1)
-    x = model.data((6, 1, 2, 2))
-    found = VariationalBound()(density_of(model), x, 0.9, noise_of(x))
-    assert (found.value - model.log_density(x, 0.9)).abs().max() < 1e-4
-    assert found.error.max() < 1e-6
-
-
 def test_control_variate_is_unbiased_and_reduces_noise():
     """Also with a wrong variance, or without one. The stated error is too large in all cases, by
     most where the guess is worst."""

@@ -1,6 +1,5 @@
 """Denoisers and diffusers pipelines: exact networks in each parametrisation, and errors."""
 
-import json
 import math
 import shutil
 from types import SimpleNamespace
@@ -197,13 +196,6 @@ def test_wrong_arguments_are_reported(net, word, change):
     assert word in error_of(EBM.from_denoiser, *given.values())
 
 
-def test_output_of_another_shape_is_refused():
-    for wrong in (lambda x, time: x[:, :, 1:], lambda x, time: (x,)):
-        assert "(32, 1, 4, 4)" in error_of(ebm_of(wrong).log_prob, IMAGES)
-    for abar in (torch.linspace(0.1, 0.9, 9), torch.ones(9), torch.tensor([0.9, 0.1])):
-        assert "at least 3 values" in error_of(AlphasCumprod, abar)
-
-
 BLOCKS = {
     "down_block_types": ("DownBlock2D",),
     "up_block_types": ("UpBlock2D",),
@@ -310,20 +302,6 @@ PARTS = {
 @pytest.mark.parametrize("word", PARTS)
 def test_unsupported_parts_are_reported(word):
     assert word in error_of(EBM.from_diffusers, PARTS[word](UNet2DModel(8, 1, 1, **BLOCKS)))
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        (PIPELINE_FILE, {"_class_name": "KarrasVePipeline"}),
-        ("scheduler/scheduler_config.json", {"num_train_timesteps": 2**64}),
-        ("unet/config.json", {"block_out_channels": [16]}),
-    ],
-)
-def test_changed_files_of_a_pipeline_are_refused(folder, name, change):
-    data = json.loads((folder / name).read_text())
-    (folder / name).write_text(json.dumps({**data, **change}))
-    error_of(EBM.from_pretrained, folder)
 
 
 def test_weights_that_are_not_safetensors_are_refused(folder):

@@ -195,23 +195,6 @@ def test_distillation_loss_of_a_shift_matches_closed_form():
     assert torch.allclose(found, torch.full((5,), 0.3**2 + 0.4**2 / 18, dtype=F64), rtol=1e-9)
 
 
-def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
-    teacher = EBM(dataclasses.replace(GREY, dequantisation="truncated_normal"))
-    config = dataclasses.replace(energy_config(teacher), calibration=Calibration(1.5, 0.2, 2.5))
-    assert config.prediction == ENERGY and config.net.dropout == 0
-    ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
-    ebm.save_pretrained(tmp_path)
-    found = EBM.from_pretrained(tmp_path).likelihood(images, estimator="energy", repeats=1)
-    assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
-    assert torch.allclose(sum_except_batch(found.components), found.log_prob, rtol=1e-12)
-    assert "train/energy.py" in error_of(EBM(GREY).likelihood, images, "energy")
-    ebm.model.calibration = Calibration()
-    free = ebm.likelihood(images, estimator="energy", repeats=1)
-    assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
-    sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
-    assert sampled.shape == (2, 1, 8, 8)
-
-
 def test_student_starts_from_the_network_of_its_teacher():
     grey = dataclasses.replace(GREY, dequantisation="truncated_normal", num_classes=10)
     teacher, data = EBM(grey), load_images("digits")
@@ -255,14 +238,3 @@ def test_base_is_normalised_and_its_derivatives_are_exact(path):
         assert torch.allclose(rate, expected[1], rtol=1e-6, atol=1e-8)
     if isinstance(path, LinearVPPath):
         assert torch.allclose(output.log_density[0], standard_normal_log_density(x[0]))
-
-
-def test_base_recovers_the_levels_and_their_frequencies():
-    base = fitted(LinearVPPath())
-    assert torch.allclose(base.log_weights.exp().sum(1), torch.ones(2, dtype=F64), atol=1e-6)
-    assert base.log_weights[0].argmax() in (1, 2, 4) and base.frequent[0].tolist()[:3] == [0, 1, 2]
-    c = base.waves[:, -1]
-    features = base(c.expand(1, 2, -1) * 0.99999, torch.tensor([0.99999], dtype=F64)).features
-    means = features.unflatten(1, (-1, 2))[0, :, 0]
-    assert torch.allclose(means[4], c, atol=1e-9)  # after two waves of two frequencies
-    assert torch.allclose(means[5:, base.frequent[0]], torch.eye(8, dtype=F64), atol=1e-9)

@@ -51,11 +51,6 @@ def test_examples_are_independent_and_time_continuous(config, dtype):
     assert 0 < near.abs().max() < 1e-2 * (distinct[0] - distinct[2]).abs().max()
 
 
-def test_fused_attention_matches_plain_attention():
-    net, x, t = unet(config=ATTENTION), normal((2, 1, 8, 8)), torch.tensor([0.2, 0.7], dtype=F64)
-    assert torch.allclose(net(x, t), net(x.clone().requires_grad_(), t), rtol=0, atol=1e-6)
-
-
 @both
 def test_second_derivatives_match_differences(config):
     """Grad in x of d/dt, and of grad in x, by autograd and by central differences along a line.

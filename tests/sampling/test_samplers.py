@@ -102,17 +102,6 @@ def test_nfe_without_head_counts_both_passes_per_node(sampler):
     assert last.nfe == (points + backward) / 2 and 0 < backward <= points
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_samples_depend_on_start_and_generator_alone(name):
-    sampler = SAMPLERS[name](**{SAMPLERS[name].counts: 3})
-    density, x0, before = gaussian(t_margin=1e-3), normal((4, 2)), torch.random.get_rng_state()
-    one, same, other = (run(sampler, density, x0, seed)[-1].x for seed in (0, 0, 1))
-    assert torch.equal(one, same) and not one.requires_grad
-    assert torch.equal(one, other) == (name != "annealed_hmc")  # the flows add no noise
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert run(sampler, density, x0.float())[-1].x.dtype == torch.float32
-
-
 def smallest_p_value(x, y):
     """Return the smallest p-value, times their number, of two-sample Kolmogorov-Smirnov tests of
     the line of the modes, the norms and 20 random projections."""

@@ -2,7 +2,6 @@
 
 import json
 import resource
-import shutil
 import time
 from copy import copy
 from itertools import cycle
@@ -10,12 +9,11 @@ from itertools import cycle
 import pytest
 import torch
 from conftest import GREY
-from safetensors.torch import load, save, save_file
+from safetensors.torch import load, save
 
 from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.pretrained import BUNDLED
 from ebm_app.training.build import make_config
 from ebm_app.training.recipes import DIGITS
 from ebm_app.training.settings import read_settings, with_settings
@@ -53,14 +51,11 @@ def first_tensor(change):
 DAMAGE = {
     "deep": ("config.json", lambda text: b"[" * 100_000),
     "nested": ("config.json", lambda text: text.replace(b"17", b"[" * 400 + b"]" * 400)),
-    "surrogate": ("config.json", lambda text: text.replace(b"digits", rb"\ud800")),
     "not finite": ("config.json", lambda text: text.replace(b"17", b"NaN")),
     "version": ("config.json", lambda text: text.replace(b'_version": 1', b'_version": 2')),
     "kind": ("config.json", lambda text: text.replace(b'"kind": "', b'"kind": "no ')),
     "short header": ("model.safetensors", lambda content: content[:20]),
-    "short weights": ("model.safetensors", lambda content: content[:-9]),
     "nan": ("model.safetensors", first_tensor(lambda value: value * torch.nan)),
-    "float8": ("model.safetensors", every_tensor(lambda value: value.to(torch.float8_e4m3fn))),
     "float32": ("model.safetensors", every_tensor(lambda x: torch.full_like(x.double(), 1e300))),
     "integers": ("model.safetensors", first_tensor(lambda value: value.to(torch.int64))),
     "other shape": ("model.safetensors", first_tensor(lambda value: value[None])),
@@ -137,12 +132,3 @@ def test_huge_network_with_few_weights_is_refused_quickly(model):
     assert "does not match" in error_of_loading(model)
     assert time.perf_counter() - began < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes
-
-
-def test_lower_precision_is_converted(tmp_path):
-    folder = shutil.copytree(BUNDLED / "digits", tmp_path / "digits")
-    expected = EBM.from_pretrained("digits").state_dict()
-    weights = folder / "model.safetensors"
-    save_file({name: value.bfloat16() for name, value in expected.items()}, weights)
-    for name, value in EBM.from_pretrained(folder).state_dict().items():
-        assert torch.equal(value, expected[name].bfloat16().float())

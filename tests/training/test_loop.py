@@ -144,16 +144,13 @@ def test_all_but_training_takes_a_fifth_of_a_timed_run(data, tmp_path, monkeypat
 
 
 def test_timed_run_on_a_very_slow_machine_takes_a_step(data, tmp_path, monkeypatch, capsys):
-    """A start-up that takes all the time, or steps that take most of it."""
-    for index, (start, step, num) in enumerate([(300.0, 20.0, 1), (30.0, 31.0, 3)]):
-        folder = tmp_path / str(index)
-        run = Started(data, folder, **MINUTES, validation_images=10, num_preview_images=9)
-        with monkeypatch.context() as patch:
-            Clock(patch, step, validation=5.0, preview=10.0, save=1.0)
-            result = run.fit(start_up=start)
-        assert result["steps"] == num and result["validation_images"] == 2
-        assert result["seconds"] == start + num * step + 10 + 1
-        assert not (folder / "previews").exists() and (folder / f"checkpoint-{num}").exists()
+    """The start-up takes all the time."""
+    run = Started(data, tmp_path, **MINUTES, validation_images=10, num_preview_images=9)
+    Clock(monkeypatch, 20.0, validation=5.0, preview=10.0, save=1.0)
+    result = run.fit(start_up=300.0)
+    assert result["steps"] == 1 and result["validation_images"] == 2
+    assert result["seconds"] == 300 + 20 + 10 + 1
+    assert not (tmp_path / "previews").exists() and (tmp_path / "checkpoint-1").exists()
 
 
 def test_resumed_timed_run_takes_the_remaining_time(data, tmp_path, monkeypatch):
@@ -185,16 +182,6 @@ def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path):
     assert equal_tensors(tensors_of(whole, 8), tensors_of(part, 8))
     rows = [read_metrics(folder / "metrics.jsonl") for folder in (whole, part)]
     assert without_speeds(rows[0]) == without_speeds(rows[1])
-
-
-def test_length_may_change_on_a_resume(data, tmp_path):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    decaying = {"checkpointing_steps": 2, "lr_decay_steps": 2, "max_train_steps": 4}
-    assert Started(data, whole, **decaying).fit()["decay_began"] == 2
-    constant = {**decaying, "lr_decay_steps": 0, "max_train_steps": 2}
-    Started(data, part, **constant).fit()
-    assert Started(data, part, **decaying).fit(part / "checkpoint-2")["steps"] == 4
-    assert equal_tensors(tensors_of(whole, 4), tensors_of(part, 4))
 
 
 def test_accumulated_batches_match_one_large_batch(data, tmp_path, finished):

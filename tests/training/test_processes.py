@@ -88,6 +88,7 @@ def test_two_processes_match_one_with_twice_the_batch(tmp_path, train, whole_run
             torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_timed_run_has_equal_steps_on_all_processes(tmp_path, train, monkeypatch):
     """Different numbers of steps would leave a process waiting for the other. The second process
     starts 3 seconds earlier."""
@@ -155,6 +156,7 @@ def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path):
     assert len(steps) > 30 and set(steps) == {"checkpoint-8", "checkpoint-12"}
 
 
+@pytest.mark.slow
 def test_processes_end_with_a_killed_launcher(tmp_path, image_folder):
     folder, never = tmp_path / "run", 1000000
     command = [sys.executable, *"-m torch.distributed.run --standalone --nproc_per_node 2".split()]

@@ -50,13 +50,6 @@ def test_settings_replace_those_of_the_recipe():
     assert "dropout" in error_of(with_settings, base, {"dropout": 1.5})
 
 
-def test_eps_follows_from_the_dequantisation_unless_it_is_set():
-    own = config_of()
-    assert config_of(t_margin=1e-6).t_margin == 1e-6 < own.t_margin
-    uniform = config_of(dequantisation="uniform", prediction="moments")
-    assert uniform.t_margin == pytest.approx(5e-9 * (256 / 17) ** 2)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
