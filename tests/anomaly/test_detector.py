@@ -49,12 +49,6 @@ def test_anomalous_digits_have_small_p_values(detector, digits):
     assert flagged / 297 <= 0.02 + 3 * np.sqrt(0.02 * 0.98 * (1 / 100 + 1 / 297))
 
 
-def test_results_do_not_depend_on_the_batch(detector, digits):
-    together, alone = detector.examine(digits.test[:70]), detector.examine(digits.test[69:70])
-    np.testing.assert_allclose(together.score[69], alone.score[0], rtol=1e-3)
-    np.testing.assert_allclose(together.maps[69], alone.maps[0], rtol=1e-3, atol=1e-3)
-
-
 class TableDetector(AnomalyDetector):
     """Draws rows of a table as images, so that scikit-learn's checks can use their tables."""
 

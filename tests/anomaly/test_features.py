@@ -1,7 +1,6 @@
 """Features of images, against their equations."""
 
 import numpy as np
-import pytest
 import torch
 from conftest import GREY
 
@@ -48,16 +47,6 @@ def test_noise_levels_are_signal_to_noise_ratios():
     # the noise variance is proportional to the number of pixels
     shift = np.subtract(noise_levels((1, 14, 28)), noise_levels((1, 28, 28)))
     np.testing.assert_allclose(shift, np.log(2))
-
-
-@pytest.mark.parametrize("num_channels", [1, 2, 3])
-def test_noise_is_larger_than_a_constant_image(num_channels):
-    """In log bytes as lossless WebP, which do not depend on the batch."""
-    images = torch.rand(3, num_channels, 8, 8)
-    images[0] = 0.5
-    statistics = image_statistics(images)
-    assert statistics[0, 0] < np.log(60) < statistics[1:, 0].min()
-    assert torch.equal(statistics[1:], image_statistics(images[1:]))
 
 
 def test_differences_of_pixels_in_closed_form():

@@ -59,13 +59,6 @@ def test_all_estimators_are_compared(run, tmp_path):
     assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
 
 
-def test_estimators_have_their_own_settings(run):
-    runs = ["elbo", "elbo num_nodes=4"]
-    flags = ["--limit", "2", "--repeats", "1", "--estimator_args", "num_nodes=5", "num_draws=2"]
-    rows = run("--estimator", *runs, *flags)[0]["estimators"]
-    assert [(name, row["nfe"]) for name, row in rows.items()] == [(runs[0], 10), (runs[1], 8)]
-
-
 def test_failure_keeps_earlier_estimators(run, tmp_path, monkeypatch):
     def fail(*args):
         raise KeyboardInterrupt

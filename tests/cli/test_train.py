@@ -146,13 +146,6 @@ def test_error_is_one_sentence(capsys, tmp_path, words, settings, word):
     assert word in error
 
 
-def test_help_prints_the_defaults_of_the_data_set(capsys):
-    with pytest.raises(SystemExit):
-        train.main(["--dataset", "mnist", "--help"])
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "(default: 60.0)" in text.partition("--max_train_minutes ")[2][:400]
-
-
 def test_locked_folder_is_refused(tmp_path, image_folder, capsys):
     flags = ["--dataset", f"folder:{image_folder}", "--device", "cpu", "--output_dir", tmp_path]
     with lock(tmp_path / LOCK):

@@ -91,12 +91,6 @@ def test_cifar_is_not_unpickled_with_another_digest(cifar, monkeypatch):
     assert "cifar10" in error_of(load_images, "cifar10", root)
 
 
-def test_unknown_names_and_settings_are_refused():
-    assert "'mnist'" in error_of(load_images, "mnits")
-    assert "resolution" in error_of(load_images, "digits", resolution=16)
-    assert "columns" in error_of(load_images, "digits", label_column="x")
-
-
 TENSOR = torch.from_numpy(np.random.RandomState(0).randint(0, 256, (12, 3, 8, 6), dtype=np.uint8))
 
 

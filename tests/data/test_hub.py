@@ -64,15 +64,6 @@ def test_splits_are_found_by_name(tmp_path):
     assert "no split train" in error_of(load_images, saved(tmp_path / "two", parts))
 
 
-def test_image_column_is_chosen_if_there_are_two(tmp_path):
-    name = saved(tmp_path / "two", table(conditioning_image=GREY, image=PICTURES))
-    message = error_of(load_images, name)
-    assert "2 image columns" in message and "image_column" in message
-    data = load_images(name, image_column="image")
-    assert data.image_shape == (3, 8, 8) and "image image" in data.describe()
-    assert load_images(name, image_column="conditioning_image").image_shape == (1, 8, 8)
-
-
 def test_label_column_is_chosen_if_there_are_two(tmp_path):
     kinds = {name: ClassLabel(names=["a", "b", "c"]) for name in ("fine", "coarse")}
     columns = {"fine": LABELS.tolist(), "coarse": [0] * 60, "caption": ["one"] * 30 + ["two"] * 30}

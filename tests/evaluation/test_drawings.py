@@ -90,16 +90,6 @@ def test_dark_digit_on_light_is_inverted_exactly(read):
     assert drawings.INVERTED not in notes  # only for grey models
 
 
-def test_drawing_is_scaled_like_the_digits(prepare):
-    seen = prepare(strokes((100, 180, 30, 60)), GREY)  # a small bar off centre
-    assert torch.equal(seen, prepare(strokes((20, 260, 190, 280)), GREY))
-    bar = torch.zeros(8)
-    bar[2:6] = torch.tensor([0.5, 1, 1, 0.5])  # 30 / 80 of 8 columns, centred
-    assert torch.equal(seen, bar.expand(8, 8))
-    wide = prepare(strokes((100, 140, 20, 260)), GREY)
-    assert torch.equal(wide.sum(0), torch.tensor([0.0, 8, 8, 8, 8, 8, 8, 0]))
-
-
 def test_mnist_drawing_has_box_and_centre_of_mass(prepare):
     seen = prepare(strokes((10, 150, 5, 40), (115, 150, 40, 110)), MNIST)
     inked = seen > 0  # whole pixels

@@ -20,10 +20,8 @@ from ebm_app.utils.tensors import derivative, expand_like
 CASES = {
     "linear_vp": LinearVPPath(),
     "linear_vp c=0.3": LinearVPPath(c=0.3),
-    "linear_vp c=5": LinearVPPath(c=5),
     "vp c=2.5": VPPath(c=2.5),
     "bridge sigma=0.5": SchrodingerBridgePath(0.5),
-    "bridge c=0.3": SchrodingerBridgePath(c=0.3),
     "bridge sigma=sqrt2 c=7": SchrodingerBridgePath(math.sqrt(2), c=7),
     "user": SinePath(c=1.5),
     "user one-sided": SineDiffusion(c=0.6),

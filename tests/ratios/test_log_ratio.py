@@ -1,9 +1,7 @@
 """Estimates from held-out log ratios, and log ratios of two samples by classification."""
 
-import copy
 import json
 import math
-import pickle
 from functools import partial
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 import torch
 from conftest import error_of
 from exact import F64, generator, normal
-from sklearn.base import clone
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
@@ -132,17 +129,6 @@ def test_log_ratio_of_two_shifted_gaussians():
     x = normal((200, 2), 9).numpy() + 0.35
     assert np.square(ratio.log_ratio(x) - shift_ratio(x, 0.7)).mean() < 0.05
     assert estimate.estimator == repr(ratio)
-
-
-def test_estimators_are_cloned_copied_and_pickled():
-    ratio, samples = network(5), shifted(60)
-    fitted, cloned = ratio.fit(*samples), clone(ratio)
-    assert cloned.get_params()["num_folds"] == 3
-    assert "not fitted" in error_of(cloned.log_ratio, samples[0])
-    for copied in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
-        assert np.array_equal(copied.log_ratio(samples[0]), fitted.log_ratio(samples[0]))
-        assert copied.estimate_.figures() == fitted.estimate_.figures()
-    assert np.array_equal(cloned.fit(*samples).log_ratio(samples[0]), fitted.log_ratio(samples[0]))
 
 
 def test_any_classifier_gives_a_log_ratio():

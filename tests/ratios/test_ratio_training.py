@@ -4,11 +4,10 @@ import math
 
 import pytest
 import torch
-from exact import F64, ExactModel, generator, normal, z_score
+from exact import F64, ExactModel, generator, normal
 from torch import distributions
 
 from ebm_app.objectives.regression import CTSM
-from ebm_app.objectives.time_sampling import SharedTimes
 from ebm_app.paths import LinearVPPath
 from ebm_app.ratios.densities import (
     DensityPair,
@@ -65,18 +64,6 @@ def test_log_densities_match_torch(pair, p0, p1):
     torch.testing.assert_close(pair.log_ratio(x), expected, rtol=1e-9, atol=1e-8)
 
 
-@every_pair
-def test_moments_match_samples(pair, p0, p1, float64):
-    x0, x1 = pair.p0.sample(NUM, generator(3)), pair.p1.sample(NUM, generator(4))
-    assert z_score(x1.square().mean(1), pair.p1.second_moment) < 4
-    if pair is not CASES["information"][0]:
-        assert z_score((x1 - x0).square().mean(1), pair.bridge_moment()) < 4
-    for x, density in ((x0, p0), (x1, p1)):
-        for axis in range(pair.dim):
-            assert z_score(x[:, axis], density.mean[axis].item()) < 4
-            assert z_score((x[:, axis] - density.mean[axis]) ** 2, density.variance[axis]) < 4
-
-
 METHODS = {
     "ctsm_v": TimeScores(),
     "matrix": TimeScores(is_matrix=True),
@@ -123,23 +110,6 @@ def test_divergence_raises_and_keeps_the_first_weights():
     with pytest.raises(NumericalError, match="smaller learning rate"):
         for at in steps:
             assert at.best_step == 0 and math.isfinite(at.best_error)
-
-
-def test_shared_times_have_equal_counts():
-    shared = SharedTimes(LinearVPPath(), 1e-3, 4)
-    t, weight = shared.sample(12, generator())
-    times = t.view(4, 3)
-    assert (times == times[:, :1]).all() and (weight == 1).all()
-    assert torch.allclose(times[:, 0].sort().values.diff(), torch.tensor(0.999 / 4).double())
-
-
-def test_half_of_the_points_are_of_each_density():
-    points = EvaluationPoints(information_pair(4), 40_001, generator(3))
-    assert points.x.shape == (40_001, 4) and points.x1.shape == (20_000, 4)
-    metrics = points.metrics(points.truth + 0.5)
-    assert metrics["error"] == pytest.approx(0.25)
-    error = points.truth[-20_000:].std().item() / math.sqrt(20_000)
-    assert abs(metrics["divergence"] - 0.5 - 1.0) < 4 * error  # D/4 nats
 
 
 def with_covariance(sigma):
