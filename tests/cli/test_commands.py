@@ -85,16 +85,6 @@ def test_flags_become_the_types_of_the_fields():
     assert "sizes" in error_of(parse, Walk, "A walk.", "here --sizes 1 2 3 4".split())
 
 
-MISTAKES = ["", "here --num_steps few", "here --hidden 1"]
-
-
-@pytest.mark.parametrize("words", MISTAKES)
-def test_unknown_word_exits_with_code_2(capsys, words):
-    with pytest.raises(SystemExit) as stop:
-        parse(Walk, "A walk.", words.split())
-    assert stop.value.code == 2 and capsys.readouterr().err
-
-
 def test_settings_reach_every_class_with_the_field():
     pairs = ["pace=2e-1", "place=a=b", "num_steps=3"]
     settings = settings_of_each({"run": Run, "walk": Walk}, pairs)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import GREY, error_of, save_picture
+from conftest import error_of, save_picture
 
 from ebm_app.config import EBMConfig
 from ebm_app.data import datasets
 from ebm_app.data.datasets import load_images
 from ebm_app.data.files import HELD_OUT, SPLITS, hold_out
-from ebm_app.evaluation.held_out import images_for, labels_for
+from ebm_app.evaluation.held_out import labels_for
 from ebm_app.training.build import make_config
 from ebm_app.training.recipes import recipe
 from ebm_app.training.settings import with_settings
@@ -163,14 +163,6 @@ def test_classes_are_matched_by_name(tmp_path):
     assert labelled.classes() == ("ant", "bee") and not make_config(base, data).classes()
 
 
-def test_one_colour_file_makes_all_images_rgb(tmp_path):
-    save_picture(fill(tmp_path) / "zz.jpg", np.full((5, 6, 3), (60, 100, 200)), quality=100)
-    images = torch.cat([load(tmp_path).split(split) for split in SPLITS])
-    is_grey = (images == images[:, :1]).flatten(1).all(1)
-    assert images.shape == (61, 3, 5, 6) and is_grey.sum() == 60
-    assert (images[~is_grey][0, 2].int() - 200).abs().max() <= 4
-
-
 def test_large_data_are_in_a_temporary_file(tmp_path, monkeypatch):
     fill(tmp_path)
     save_picture(tmp_path / "zz.png", np.zeros((5, 6, 3)))
@@ -183,12 +175,3 @@ def test_large_data_are_in_a_temporary_file(tmp_path, monkeypatch):
         assert torch.equal(data.split(split), expected.split(split))
     assert str(tmp_path / "disk") in Path("/proc/self/maps").read_text()
     assert not [*(tmp_path / "disk").iterdir()]
-
-
-def test_folders_are_converted_for_a_model_on_request(tmp_path):
-    for index, pixels in enumerate(np.random.RandomState(0).randint(0, 256, (60, 9, 12, 3))):
-        save_picture(tmp_path / f"{index}.png", pixels)
-    name = f"folder:{tmp_path}"
-    assert "resize" in error_of(images_for, GREY, name)
-    data = images_for(GREY, name, resize=True)
-    assert data.train.shape[1:] == (1, 8, 8) and data.num_levels == 17 and data.train.max() < 17

@@ -97,14 +97,6 @@ def test_values_do_not_depend_on_batch_or_chunks(monkeypatch):
         assert torch.allclose(score, density.score(x, 0.9), rtol=1e-11, atol=1e-11)
 
 
-def test_two_sided_paths_have_log_ratios_only():
-    density, x = density_of(bridge()), normal((3, 2))
-    assert whole_ratio(density, x).value.shape == (3,)
-    for call in (density.log_density, density.score):
-        assert "SchrodingerBridgePath" in error_of(call, x, 0.9)
-    assert "num_nodes" in error_of(density_of, gaussian(LinearVPPath()), num_nodes=2)
-
-
 EPS = 1e-3
 
 

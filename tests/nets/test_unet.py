@@ -7,8 +7,8 @@ import torch
 from conftest import error_of
 from exact import F64, normal
 
-from ebm_app.config import UNetConfig, max_resolutions
-from ebm_app.nets.unet import UNet, check_config
+from ebm_app.config import UNetConfig
+from ebm_app.nets.unet import UNet
 
 IMAGES = {(1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}
 PLAIN = UNetConfig(block_out_channels=(8, 16), num_heads=2)
@@ -72,13 +72,6 @@ def test_second_derivatives_match_differences(config):
         exact = (torch.autograd.grad(slope, point, retain_graph=True)[0] * along).sum()
         assert exact.abs() > 1
         assert torch.allclose(exact, (right - left) / (2 * h), rtol=1e-3)
-
-
-@pytest.mark.parametrize("size, most", [(8, 4), (28, 3), (7, 1)])
-def test_max_resolutions_of_an_image(size, most):
-    assert max_resolutions(size, size) == most and max_resolutions(size, 64) == most
-    check_config(UNetConfig((8,) * most), size, size)
-    error_of(check_config, UNetConfig((8,) * (most + 1)), size, size)
 
 
 @pytest.mark.parametrize(

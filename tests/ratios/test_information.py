@@ -11,7 +11,7 @@ from exact import normal
 from ebm_app import ClassifierRatio, CTSMRatio, mutual_information
 from ebm_app.ratios import ctsm
 from ebm_app.ratios.classifier import NetworkClassifier
-from ebm_app.ratios.information import independent_and_joint, normal_scores
+from ebm_app.ratios.information import independent_and_joint
 from ebm_app.ratios.problems import learn_information
 
 SHORT = ClassifierRatio(NetworkClassifier(steps=100), num_folds=3)
@@ -84,11 +84,6 @@ def test_ctsm_refuses_discrete_columns():
     assert "ClassifierRatio" in error_of(mutual_information, x, bits, ratio)
     assert "[4, 5, 6, 7]" in error_of(mutual_information, bits + x, x.clamp(min=0), ratio)
     assert ratio.fit(x.round(decimals=1), x + 1).estimate_.value > 0  # rounded numbers
-
-
-def test_normal_scores_of_ties():
-    scores = normal_scores(np.array([[3.0], [1.0], [1.0], [7.0]]))
-    assert scores[:, 0].tolist() == pytest.approx([0.2533, -0.5244, -0.5244, 0.8416], abs=1e-4)
 
 
 def test_invalid_pairs_raise():

@@ -18,11 +18,8 @@ from ebm_app.ratios.densities import (
     standard_normal,
 )
 from ebm_app.ratios.methods import GaussianNet, TimeScoreRatio, TimeScores
-from ebm_app.ratios.plots import SIDE, TIMES, density_planes
 from ebm_app.ratios.problems import EvaluationPoints, Problem, train
 from ebm_app.utils.errors import NumericalError
-
-NUM = 20_000
 
 
 def of_torch(means, std):
@@ -139,47 +136,9 @@ def test_gaussian_net_is_the_time_derivative():
     assert torch.allclose(net(x, one)[:4], net(x, shared)[:4], rtol=1e-12)
 
 
-def test_time_score_terms_are_posterior_means():
-    """Against Monte Carlo over x1 given x, for one x at one time."""
-    dim, time, num = 3, 0.6, 100_000
-    sigma, x = covariance(dim, 4), normal((1, dim), 5)
-    path, v = LinearVPPath(), 1 - time**2
-    precision = torch.linalg.inv(sigma) + time**2 / v * torch.eye(dim, dtype=F64)
-    spread = torch.linalg.inv(precision)
-    x1 = (time / v * spread @ x[0]) + normal((num, dim), 6) @ torch.linalg.cholesky(spread).T
-    t = torch.full((num,), time, dtype=F64)
-    eps = (x - time * x1) / v**0.5
-    targets = path.conditional_components(path.sample(eps, x1, t, eps))
-    error = targets.std(0) / num**0.5
-    found = with_covariance(sigma)(x, t[:1])
-    assert ((found - targets.mean(0)) / error).abs().max() < 4
-
-
 def test_mutual_information_of_the_matrix():
     # the symmetric part of the weight counts
     net = with_covariance(torch.tensor([[1.0, 1.6], [0.0, 1.0]], dtype=F64))
     assert net.mutual_information() == pytest.approx(-0.5 * math.log(0.36))
     indefinite = with_covariance(torch.diag(torch.tensor([1.0, -1.0], dtype=F64)))
     assert math.isnan(indefinite.mutual_information())
-
-
-MEAN = [1.0, 3.0]
-PAIR = DensityPair(standard_normal(2), GaussianMixture([MEAN], 1.0))
-
-
-def test_planes_hold_the_draws_and_the_learned_mass():
-    model = ExactModel(LinearVPPath(), 1e-5, torch.tensor([MEAN], dtype=F64), (1.0,))
-    found = density_planes(PAIR, TimeScoreRatio(model, CTSM()), generator())
-    left, right, bottom, top = found.limits
-    area = ((right - left) / SIDE) ** 2
-    mass, drawn = (area * part.sum((1, 2)) for part in (found.learned, found.drawn))
-    assert len(mass) == len(TIMES) and found.mass == pytest.approx(mass[-1].item())
-    assert ((mass > 0.99) & (mass < 1.005)).all() and ((drawn > 0.99) & (drawn <= 1)).all()
-    # a cell of mass p counts Poisson(n p) draws: the mean of its squared z-score is 1
-    expected, counts = 40_000 * area * found.learned, 40_000 * area * found.drawn
-    z = (counts - expected)[expected > 5] / expected[expected > 5].sqrt()
-    assert z.square().mean().item() == pytest.approx(1, abs=0.1)
-    # rows increase in y
-    row, column = divmod(found.learned[-1].argmax().item(), SIDE)
-    assert left + (column + 0.5) * (right - left) / SIDE == pytest.approx(MEAN[0], abs=0.2)
-    assert bottom + (row + 0.5) * (top - bottom) / SIDE == pytest.approx(MEAN[1], abs=0.2)

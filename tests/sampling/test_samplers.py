@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import error_of
 from exact import (
     F64,
     ExactDensity,
@@ -17,11 +16,9 @@ from exact import (
 from scipy import stats
 
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.sampling import SAMPLERS, AnnealedHMC, DPMSampler, ProbabilityFlowSampler
-from ebm_app.sampling.base import Sampler
+from ebm_app.sampling import AnnealedHMC, DPMSampler, ProbabilityFlowSampler
 from ebm_app.sampling.samplers import START
 from ebm_app.utils.random import BatchNoise
-from ebm_app.utils.registry import make
 
 MEAN, STD = 0.7, 0.5
 PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
@@ -82,26 +79,6 @@ def test_frames_count_steps_and_evaluations():
     assert all(0 <= f.acceptance <= 1 for f in frames)
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    (
-        ProbabilityFlowSampler(num_steps=4),
-        AnnealedHMC(num_temperatures=3, score="integral", acceptance="energy"),
-    ),
-)
-def test_nfe_without_head_counts_both_passes_per_node(sampler):
-    density, points, backward = gaussian(head=0, nodes=4), 0, 0
-
-    def forward_hook(module, inputs, output):
-        nonlocal points, backward
-        points += len(inputs[0])
-        backward += len(inputs[0]) if inputs[0].requires_grad else 0
-
-    density.register_forward_hook(forward_hook)
-    *_, last = run(sampler, density, normal((2, 3)))
-    assert last.nfe == (points + backward) / 2 and 0 < backward <= points
-
-
 def smallest_p_value(x, y):
     """Return the smallest p-value, times their number, of two-sample Kolmogorov-Smirnov tests of
     the line of the modes, the norms and 20 random projections."""
@@ -149,15 +126,3 @@ def test_chains_that_hardly_move_warn(step_size, advice):
     """A healthy run does not: pytest raises warnings of the package."""
     with pytest.warns(UserWarning, match=f"{advice} step_size"):
         run(AnnealedHMC(step_size=step_size), gaussian(), normal((20, 4)))
-
-
-@pytest.mark.parametrize(
-    ("name", "word", "settings"),
-    [
-        ("gibbs", "annealed_hmc", {}),
-        ("probability_flow", "final_steps", {"final_steps": 3}),
-        ("annealed_hmc", "score", {"score": "no"}),
-    ],
-)
-def test_invalid_settings_raise_user_errors(name, word, settings):
-    assert word in error_of(make, SAMPLERS, Sampler, "sampler", name, settings)

@@ -193,13 +193,6 @@ def test_accumulated_batches_match_one_large_batch(data, tmp_path, finished):
         torch.testing.assert_close(ours[name], theirs[name], atol=2e-5, rtol=1e-4)
 
 
-def test_other_number_of_processes_is_refused(data, tmp_path, finished):
-    folder = shutil.copytree(finished.folder / "checkpoint-8", tmp_path / "checkpoint-8")
-    path = folder / "state" / "state.json"
-    path.write_text(path.read_text().replace('"num_processes": 1', '"num_processes": 3'))
-    assert "3 processes" in error_of(Started(data, tmp_path / "run").start, folder)
-
-
 def test_batch_is_a_function_of_seed_and_step(data, tmp_path):
     one, other = (
         Started(data, tmp_path, train_batch_size=8, augmentation="affine").task.batches

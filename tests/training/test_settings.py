@@ -5,16 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import error_of
 
 from ebm_app.data.datasets import load_images
-from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.build import make_config
 from ebm_app.training.recipes import (
     IMAGES,
-    fitting_size,
-    input_frequencies,
     recipe,
 )
 from ebm_app.training.schedule import learning_rate
@@ -29,8 +25,6 @@ from ebm_app.training.settings import (
 )
 
 DATA = load_images("digits")
-#: Data of the recipe for any images
-OTHER = dataclasses.replace(DATA, name="images")
 
 
 def config_of(data=DATA, flow=None, **settings):
@@ -92,18 +86,6 @@ def test_steps_and_minutes_replace_each_other():
     assert "Use one" in error_of(with_settings, IMAGES, steps | minutes)
 
 
-def test_recipe_of_images_fits_their_space():
-    ebm = config_of(OTHER)
-    assert (ebm.prediction, ebm.dequantisation) == ("levels", "truncated_normal")
-    assert ebm.net.dropout == 0
-    flow = Flow(FlowConfig("images", OTHER.image_shape, OTHER.num_levels, "gaussian"))
-    latent = config_of(OTHER, flow)
-    assert (latent.prediction, latent.dequantisation) == ("moments", "uniform")
-    assert (latent.space, latent.t_margin, latent.net_input) == ("gaussian", 1e-3, "x")
-    assert input_frequencies(200)[::5] == (3.125, 100.0)
-    assert input_frequencies(2) == (1.0,)
-
-
 def test_learning_rate_follows_its_schedule():
     config = Train(learning_rate=1.0, max_train_steps=20, lr_warmup_steps=4, lr_decay_steps=5)
     rates = [learning_rate(config, step, step / 20) for step in range(21)]
@@ -112,21 +94,6 @@ def test_learning_rate_follows_its_schedule():
     config = Train(learning_rate=1.0, lr_scheduler="cosine", lr_warmup_steps=0, max_train_steps=4)
     rates = [learning_rate(config, step, step / 4) for step in range(5)]
     assert rates == pytest.approx([1.0, 0.8535534, 0.5, 0.1464466, 0.0])
-
-
-@pytest.mark.parametrize(
-    ("settings", "size"),
-    [
-        ({"max_train_minutes": 10.0}, "tiny"),
-        ({"max_train_minutes": 10.0, "dataset": "digits"}, "small"),
-        ({"max_train_minutes": 2.0, "device": "cuda"}, "small"),
-        ({"max_train_steps": 10}, "small"),
-        ({"max_train_minutes": 2.0, "size": "base"}, "base"),
-    ],
-)
-def test_size_of_the_network_follows_time_and_device(settings, size, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert fitting_size(Train(**{"dataset": "images", "device": "cpu", **settings})) == size
 
 
 def test_json_files_of_settings_are_read(tmp_path):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from conftest import (
     SMALL,
     call,
@@ -16,7 +15,6 @@ from conftest import (
 
 from ebm_app import EBM, train
 from ebm_app.data.datasets import load_images
-from ebm_app.utils import processes
 from ebm_app.utils.files import read_json
 
 IMAGES = random_images(12, 8)
@@ -68,30 +66,3 @@ def test_invalid_arguments_are_refused(settings, tmp_path):
     (name, *_) = settings
     assert name in error_of(train, IMAGES, tmp_path / "run", num_levels=17, **SMALL | settings)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.fixture
-def trained(tmp_path, monkeypatch):
-    """Train in an environment; return the record and the weights."""
-
-    def run(name, settings=SMALL, **environment):
-        AcceleratorState._reset_state(reset_partial_state=True)  # shared, and read once
-        with monkeypatch.context() as patch:
-            for key, value in environment.items():
-                patch.setenv("ACCELERATE_" + key, value)
-            train(IMAGES, tmp_path / name, num_levels=17, max_train_steps=2, **settings)
-        return read_json(tmp_path / name / "run.json"), weights_of(tmp_path / name)
-
-    yield run
-    AcceleratorState._reset_state(reset_partial_state=True)
-
-
-def test_resume_keeps_the_recorded_precision(trained, monkeypatch):
-    """Also on a processor without bfloat16."""
-    auto = {**SMALL, "mixed_precision": "auto"}
-    monkeypatch.setattr(processes, "has_bfloat16", lambda device: True)
-    first, _ = trained("run", auto)
-    monkeypatch.setattr(processes, "has_bfloat16", lambda device: False)
-    resumed, _ = trained("run", {**auto, "resume_from_checkpoint": "latest"})
-    for record in (first, resumed):
-        assert record["settings"]["train"]["mixed_precision"] == "bf16"
