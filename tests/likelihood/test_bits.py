@@ -158,7 +158,7 @@ def test_decoder_draws_both_logarithms_at_one_point(t_margin):
 
 
 @pytest.mark.parametrize("t_margin", [3e-2, 3e-3, 1e-3, 1e-5])
-def test_learned_decoder_matches_the_posterior_of_independent_pixels(t_margin):
+def test_learned_decoder_matches_the_posterior_of_pixels(t_margin):
     """The prior of a pixel is N(0.2, 0.4^2) restricted to the levels. By Bayes' rule, log p_t(y)
     - log q(y | k) + log P(k | y) = log P(k) at every y for the exact posterior."""
     path, levels = PATHS["linear"], images(17, 50, (1, 2, 2))

@@ -110,7 +110,7 @@ def test_energy_network_resumes_exactly(script, tmp_path):
     assert equal_tensors(weights_of(tmp_path / "still"), weights_of(whole))
 
 
-def test_changed_settings_and_images_of_another_format_are_refused(run):
+def test_changed_settings_and_images_are_refused(run):
     assert "num_nodes" in error_of(train, IMAGES, run, **{**LATEST, "num_nodes": 16})
     for images, settings in ((random_images(20, 8), {}), (IMAGES, {"num_levels": 18})):
         assert "images" in error_of(train, images, run, **{**LATEST, **settings})
