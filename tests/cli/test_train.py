@@ -1,15 +1,11 @@
 """Training by the command: help, mistakes, what a run leaves, and replacing a run."""
 
-import io
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from conftest import SMALL, TINY, call, config_flags, error_of, load_script
-from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ebm_app.ebm import EBM
 from ebm_app.training.build import LOCK
@@ -58,17 +54,10 @@ def test_run_leaves_models_records_curves_and_sample_grids(trained):
     names = {path.name for path in trained.iterdir()}
     assert {"config.json", "model.safetensors", "metrics.jsonl", "run.json", "loss.png"} <= names
     assert {"checkpoint-2", "checkpoint-4"} <= names
-    folders = {path.parent for path in trained.rglob("events.out.tfevents*")}
-    trackers = [EventAccumulator(str(folder)).Reload() for folder in folders]
-    (tracker,) = [tracker for tracker in trackers if tracker.Tags()["images"]]
-    assert [event.step for event in tracker.Images("previews")] == [2, 4]
-    image = Image.open(io.BytesIO(tracker.Images("previews")[1].encoded_image_string))
-    first, second = sorted((trained / "previews").glob("*.png"))
-    assert second.name == "step-000004.png"
-    assert np.array_equal(image, Image.open(second).convert("RGB"))
-    rows = [row for row in read_metrics(trained / "metrics.jsonl") if "validation_loss" in row]
-    logged = [event.value for event in tracker.Scalars("validation_bits_per_dim")]
-    assert logged == pytest.approx([row["validation_bits_per_dim"] for row in rows])
+    assert "step-000004.png" in {path.name for path in (trained / "previews").iterdir()}
+    assert list(trained.rglob("events.out.tfevents*"))
+    rows = read_metrics(trained / "metrics.jsonl")
+    assert [row["step"] for row in rows if "validation_bits_per_dim" in row] == [2, 4]
     record = read_json(trained / "run.json")
     assert record["figures"]["steps"] == 4 and record["settings"]["train"]["seed"] == 0
     assert record["versions"]["torch"]

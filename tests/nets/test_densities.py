@@ -1,23 +1,16 @@
 """Densities of exact time scores and of energy networks: log ratios, derivatives, distillation."""
 
-import dataclasses
-
 import pytest
 import torch
-from accelerate import Accelerator
-from conftest import GREY, error_of
+from conftest import error_of
 from exact import F64, ExactBridge, ExactModel, density_of, normal, points, two_modes
 from torch import nn
 
-from ebm_app import EBM
 from ebm_app.config import Calibration
-from ebm_app.data.datasets import load_images
 from ebm_app.nets.energy import EnergyModel, LevelMixture
 from ebm_app.nets.model import MIN_NODES, TimeScoreModel
-from ebm_app.nets.prediction import ENERGY
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.training.distillation import Distillation, build, energy_config
-from ebm_app.training.settings import TrainEnergy
+from ebm_app.training.distillation import Distillation
 from ebm_app.utils.tensors import (
     CHUNK_SIZES,
     expand_like,
@@ -185,29 +178,6 @@ def test_distillation_loss_of_a_shift_matches_closed_form():
 
     found = loss(energy_model(path, Shifted), path, sample, t)[1:]
     assert torch.allclose(found, torch.full((5,), 0.3**2 + 0.4**2 / 18, dtype=F64), rtol=1e-9)
-
-
-def test_student_starts_from_the_network_of_its_teacher():
-    grey = dataclasses.replace(GREY, dequantisation="truncated_normal", num_classes=10)
-    teacher, data = EBM(grey), load_images("digits")
-    net = teacher.model.net
-    for weight in net.last_layer.parameters():  # zero, and thus without time
-        nn.init.normal_(weight, std=0.1)
-    config = TrainEnergy(model="grey", max_train_steps=1, train_batch_size=4)
-    student = build(Accelerator(cpu=True), config, teacher, data).ebm
-    assert student.config.prediction == ENERGY
-    own, theirs = student.model.net.unet, net.unet
-    assert torch.equal(own.time_embedding.linear_1.weight, theirs.time_embedding.linear_1.weight)
-    first, *others = own.conv_in.weight.split(1, dim=1)
-    assert torch.equal(first, theirs.conv_in.weight) and not torch.cat(others).any()
-    end, x = student.model.end, torch.randn(3, 1, 8, 8)
-    assert student.config.t_margin > grey.t_margin and end == student.model.interval[1]
-    decoders = [ebm.model.level_log_prob(data.test[:3], x, end) for ebm in (student, teacher)]
-    assert torch.allclose(*decoders, atol=1e-4)
-    early_end = EBM(dataclasses.replace(grey, dequantisation="decoder", t_margin=0.1))
-    assert energy_config(early_end).t_margin == pytest.approx(0.1)
-    share = (data.train == 0).double().mean()
-    assert student.model.base.log_weights[0, 0].exp() == pytest.approx(share.item(), abs=1e-3)
 
 
 TIMES = torch.tensor([0.0, 0.3, 0.8, 0.99, 0.9999], dtype=F64)

@@ -143,16 +143,6 @@ def test_all_but_training_takes_a_fifth_of_a_timed_run(data, tmp_path, monkeypat
     assert len(steps) >= 3 or start > 24
 
 
-def test_timed_run_on_a_very_slow_machine_takes_a_step(data, tmp_path, monkeypatch, capsys):
-    """The start-up takes all the time."""
-    run = Started(data, tmp_path, **MINUTES, validation_images=10, num_preview_images=9)
-    Clock(monkeypatch, 20.0, validation=5.0, preview=10.0, save=1.0)
-    result = run.fit(start_up=300.0)
-    assert result["steps"] == 1 and result["validation_images"] == 2
-    assert result["seconds"] == 300 + 20 + 10 + 1
-    assert not (tmp_path / "previews").exists() and (tmp_path / "checkpoint-1").exists()
-
-
 def test_resumed_timed_run_takes_the_remaining_time(data, tmp_path, monkeypatch):
     """The start-up of both processes is part of the time."""
     settings = {**MINUTES, "checkpointing_steps": 20}
