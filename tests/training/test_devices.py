@@ -12,17 +12,23 @@ from ebm_app.objectives.regression import CTSMv
 from ebm_app.training.loop import Loss
 
 ATTENTION = UNetConfig((8, 8), norm_num_groups=4, attention_levels=(1,), num_heads=2)
+CONFIGS = {
+    "levels": replace(GREY, prediction="levels", dequantisation="truncated_normal"),
+    "labelled": replace(GREY, prediction="moments", num_classes=3, net=ATTENTION),
+}
 
 
-def test_loss_compiles_to_one_graph():
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_loss_compiles_to_one_graph(config):
     torch.manual_seed(0)
-    ebm = EBM(replace(GREY, prediction="moments", num_classes=3, net=ATTENTION))
+    ebm = EBM(config)
     for weight in ebm.model.parameters():  # the last layers are 0
         torch.nn.init.normal_(weight, std=0.1)
     x, u = torch.randn(2, 4, 1, 8, 8)
     t = torch.tensor([0.1, 0.3, 0.9, 0.99], dtype=torch.float64)
     loss = Loss(ebm.model, CTSMv(stein_factor=1.0, divergence="poisson"))
-    arguments = x, u, t, torch.ones_like(t), None, torch.tensor([0, 1, -1, 2])
+    labels = [torch.tensor([0, 1, -1, 2])] if config.num_classes else []
+    arguments = x, u, t, torch.ones_like(t), None, *labels
     compiled = torch.compile(loss, backend="eager", fullgraph=True)(*arguments)
     torch.testing.assert_close(compiled, loss(*arguments), rtol=1e-4, atol=1e-4)
     torch._dynamo.reset()
