@@ -4,10 +4,14 @@ import math
 
 import pytest
 import torch
-from exact import F64, ExactModel, generator, normal, two_modes, z_score
+from exact import F64, ExactModel, generator, normal, two_modes, uniform, z_score
 from torch import nn
 
-from ebm_app.nets.grey_levels import restrict_to_levels
+from ebm_app.nets.grey_levels import (
+    RestrictedMoments,
+    restrict_to_levels,
+    restricted_moments,
+)
 from ebm_app.nets.model import TimeScoreModel
 from ebm_app.objectives.regression import poisson_deviance
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -249,3 +253,9 @@ def test_gradients_match_finite_differences():
 
     assert torch.autograd.gradcheck(moments, inputs, eps=1e-7)
     assert torch.autograd.gradgradcheck(moments, inputs, eps=1e-7, atol=1e-4)
+
+
+def test_compiled_moments_match_those_with_closed_derivatives():
+    place, spread = 8 + 9 * normal((50,), 3), 0.1 + 1.3 * uniform((50,), 4)
+    derived = restricted_moments(place, spread, NUM_LEVELS)
+    torch.testing.assert_close(RestrictedMoments.apply(place, spread, NUM_LEVELS), derived)
