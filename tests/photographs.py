@@ -10,18 +10,10 @@ from ebm_app.pretrained import BUNDLED
 SHAPE = (480, 640)
 #: Name -> number of an example image of ``mnist``, and arguments of ``photograph``
 SCENES = {
-    "scan": (3, {"paper": 250, "ink": 30}),
-    "scan_small": (5, {"height": 90, "paper": 245, "ink": 40, "centre": (120, 200)}),
     "scan_ruled": (2, {"height": 180, "paper": 248, "ink": 40, "ruled": 60}),
-    "scan_pencil": (7, {"paper": 240, "ink": 140, "thinning": 4}),
-    "scan_ballpoint": (4, {"height": 240, "paper": 250, "ink": 60, "thinning": 7}),
     "photo": (0, {"height": 220, "paper": 190, "shadow": 0.2}),
     "shadow": (1, {"height": 220, "shadow": 0.6}),
-    "rotated": (6, {"ink": 60, "angle": 12, "shadow": 0.3}),
-    "ruled": (8, {"paper": 210, "shadow": 0.3, "ruled": 70, "thinning": 2}),
-    "tilted_ruled": (9, {"ink": 45, "angle": 4, "shadow": 0.3, "ruled": 70}),
     "corner": (3, {"height": 130, "paper": 180, "ink": 40, "centre": (110, 500), "shadow": 0.4}),
-    "dim": (2, {"height": 220, "paper": 110, "ink": 30, "shadow": 0.5, "thinning": 3}),
     "blackboard": (5, {"paper": 45, "ink": 220, "shadow": 0.2}),
     "thin": (7, {"height": 260, "angle": -8, "shadow": 0.4, "thinning": 8}),
 }

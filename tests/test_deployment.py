@@ -8,7 +8,7 @@ import sys
 import tomllib
 from zipfile import ZipFile
 
-from conftest import ROOT, error_of, free_port
+from conftest import ROOT, free_port
 from packaging.requirements import Requirement
 
 
@@ -43,13 +43,6 @@ def test_health_check_passes_while_the_page_answers(address):
     found = health_check(int(address.rstrip("/").rpartition(":")[2]))
     assert found.returncode == 0, found.stderr
     assert health_check(free_port()).returncode != 0
-
-
-def test_page_in_the_image_requires_a_password(script, monkeypatch):
-    command = json.loads(re.search(r"^CMD (\[.*\])$", DOCKERFILE, re.M)[1])
-    monkeypatch.delenv("EBM_AUTH", raising=False)
-    main = script(command[0].removeprefix("/app/")).main
-    assert "EBM_AUTH" in error_of(main, command[1:])
 
 
 def test_image_pins_its_base_and_all_packages():

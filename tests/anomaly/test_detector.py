@@ -8,16 +8,12 @@ import pytest
 import torch
 from conftest import GREY, error_of
 from safetensors.torch import load_file, save_file
-from sklearn.base import clone
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ebm_app.anomaly import FITTED_FILE, RECORD_FILE, AnomalyDetector, UnfittedError
 from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
-from ebm_app.pretrained import BUNDLED
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +49,6 @@ def test_anomalous_digits_have_small_p_values(detector, digits):
     assert flagged / 297 <= 0.02 + 3 * np.sqrt(0.02 * 0.98 * (1 / 100 + 1 / 297))
 
 
-def test_maps_locate_a_planted_patch(detector, digits):
-    planted = digits.test[:20] / 16
-    planted[:, :, :3, :3] = torch.eye(3)
-    maps = detector.explain(planted)
-    corner = maps[:, :3, :3].reshape(20, -1).max(1)
-    assert maps.shape == (20, 8, 8)
-    assert (corner >= maps.reshape(20, -1).max(1)).mean() > 0.8
-
-
-def test_results_do_not_depend_on_the_batch(detector, digits):
-    together, alone = detector.examine(digits.test[:70]), detector.examine(digits.test[69:70])
-    np.testing.assert_allclose(together.score[69], alone.score[0], rtol=1e-3)
-    np.testing.assert_allclose(together.maps[69], alone.maps[0], rtol=1e-3, atol=1e-3)
-
-
 class TableDetector(AnomalyDetector):
     """Draws rows of a table as images, so that scikit-learn's checks can use their tables."""
 
@@ -93,23 +74,6 @@ def test_detector_passes_the_checks_of_scikit_learn(monkeypatch, tmp_path):
     assert failed == {} and len(results) > 40
 
 
-def test_clone_has_the_parameters_but_is_not_fitted(detector, digits):
-    copy = clone(detector).set_params(false_alarm_rate=0.2)
-    assert copy.get_params()["false_alarm_rate"] == 0.2 and detector.false_alarm_rate == 0.05
-    with pytest.raises(UnfittedError, match="not fitted"):
-        copy.predict(digits.test[:1])
-    copy.fit(digits.validation)
-    np.testing.assert_allclose(copy.p_value(digits.test[:9]), detector.p_value(digits.test[:9]))
-
-
-def test_rows_of_pixels_pass_through_a_pipeline(detector, digits):
-    pipeline = make_pipeline(FunctionTransformer(), AnomalyDetector(detector.ebm_))
-    pipeline.fit(digits.validation.flatten(1).numpy())
-    images = torch.cat([digits.test[:20], 16 - digits.test[:20]])
-    found = pipeline.predict(images.flatten(1).numpy())
-    assert (found == detector.predict(images / 16)).all() and (found[20:] == -1).all()
-
-
 def test_saved_detector_is_loaded_bit_for_bit(tmp_path, detector, digits):
     fitted = AnomalyDetector(detector.ebm_).fit(digits.validation)
     fitted.ebm_.save_pretrained(tmp_path)
@@ -129,30 +93,24 @@ def test_saved_detector_is_loaded_bit_for_bit(tmp_path, detector, digits):
         AnomalyDetector.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("change", ["non-finite", "missing", "map_mean has shape"])
-def test_damaged_files_are_refused(tmp_path, detector, change):
+@pytest.mark.parametrize("change", ["non-finite", "missing", "shape"])
+def test_damaged_detector_is_refused(tmp_path, detector, change):
     detector.ebm_.save_pretrained(tmp_path)
     detector.save(tmp_path)
     tensors = load_file(tmp_path / FITTED_FILE)
     tensors["calibration"][3] = torch.nan
     if change == "missing":
         del tensors["map_mean"]
-    if change == "map_mean has shape":
+    if change == "shape":
         tensors |= {"calibration": torch.ones(100), "map_mean": torch.ones(4, 8, 9)}
     save_file(tensors, tmp_path / FITTED_FILE)
     assert change in error_of(AnomalyDetector.from_pretrained, tmp_path)
 
 
-@pytest.mark.parametrize("num", [1, 79])
-def test_copies_do_not_count_as_images(detector, digits, num):
-    images = digits.validation[torch.arange(240) % num]
-    message = error_of(AnomalyDetector(detector.ebm_).fit, images)
-    assert f"got {num} among 240 images" in message
-
-
-def test_copies_do_not_change_the_fit(detector, digits):
-    images = digits.validation[torch.arange(120) % 100]
-    copies = AnomalyDetector(detector.ebm_).fit(images).fitted_
+def test_copies_do_not_count_as_images(detector, digits):
+    images = digits.validation[torch.arange(240) % 79]
+    assert "got 79" in error_of(AnomalyDetector(detector.ebm_).fit, images)
+    copies = AnomalyDetector(detector.ebm_).fit(digits.validation[torch.arange(120) % 100]).fitted_
     fitted = AnomalyDetector(detector.ebm_).fit(digits.validation).fitted_
     torch.testing.assert_close(copies.calibration, fitted.calibration)
 
@@ -160,16 +118,7 @@ def test_copies_do_not_change_the_fit(detector, digits):
 def test_diverged_model_is_reported(digits):
     ebm = EBM(GREY)
     torch.nn.init.constant_(ebm.model.net.unet.conv_out.bias, torch.nan)
-    message = error_of(AnomalyDetector(ebm).fit, digits.validation)
-    assert "100 of 100 images are not finite" in message
-
-
-@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent", "fashion", "cifar10"])
-def test_bundled_models_have_a_fitted_detector(name):
-    record = json.loads((BUNDLED / name / RECORD_FILE).read_text())
-    fitted = AnomalyDetector.from_pretrained(name).fitted_
-    assert record["split"] == "validation" and len(fitted.calibration) == record["num_images"]
-    assert (BUNDLED / name / FITTED_FILE).stat().st_size < 2**18
+    assert "not finite" in error_of(AnomalyDetector(ebm).fit, digits.validation)
 
 
 def test_errors_name_the_value_and_the_remedy(detector, digits):
@@ -178,5 +127,5 @@ def test_errors_name_the_value_and_the_remedy(detector, digits):
     assert "at least 80" in error_of(AnomalyDetector(ebm).fit, images)
     headless = EBM(replace(GREY, stein_head=False, prediction="normalised"))
     assert "Anomaly detection needs" in error_of(AnomalyDetector(headless).fit, images)
-    for rate, reason in ((0.005, "at least 199 images, got 100"), (1.5, "false_alarm_rate")):
-        assert reason in error_of(AnomalyDetector(ebm, rate).load("digits").predict, images)
+    rare = AnomalyDetector(ebm, 0.005).load("digits")
+    assert "at least 199 images" in error_of(rare.predict, images)

@@ -1,17 +1,13 @@
 """Features of images, against their equations."""
 
 import numpy as np
-import pytest
 import torch
-from conftest import COLOUR, GREY
-from torch.nn.functional import avg_pool2d
+from conftest import GREY
 
 from ebm_app.anomaly import (
-    CELLS,
     FLOOR,
     SEED,
     SMALL,
-    Features,
     extract_features,
     image_statistics,
     noise_levels,
@@ -42,15 +38,6 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
     torch.testing.assert_close(features.variances, torch.full((3, 4), 3.0).double())
 
 
-def test_residuals_are_squares_without_predicted_variance(monkeypatch):
-    ebm = EBM(COLOUR).eval()
-    monkeypatch.setattr(ebm.model, "output", lambda x, t: ModelOutput(0 * x, 0 * x, None))
-    features = extract_features(ebm, torch.zeros(2, 3, 4, 8, dtype=torch.uint8))
-    noise = torch.randn((4, 3, 4, 8), generator=torch.manual_seed(SEED))
-    torch.testing.assert_close(features.squares[0], noise.square().mean(1) / (1 + FLOOR))
-    assert (features.variances == 1).all()
-
-
 def test_noise_levels_are_signal_to_noise_ratios():
     ebm = EBM(GREY)
     t = torch.tensor(noise_times(ebm), dtype=torch.float64)
@@ -60,34 +47,6 @@ def test_noise_levels_are_signal_to_noise_ratios():
     # the noise variance is proportional to the number of pixels
     shift = np.subtract(noise_levels((1, 14, 28)), noise_levels((1, 28, 28)))
     np.testing.assert_allclose(shift, np.log(2))
-
-
-def test_blocks_are_log_means_of_cells_and_the_rest():
-    squares, variances = torch.rand(2, 4, 14, 21) + 1, torch.rand(2, 4).double() + 1
-    time_scores, statistics = torch.randn(2, 2, 4).double()
-    cells, rest = Features(squares, variances, time_scores, statistics).blocks()
-    means = squares.double().unfold(2, 2, 2).unfold(3, 3, 3).mean((4, 5))
-    assert means.shape == (2, 4, CELLS, CELLS)
-    torch.testing.assert_close(cells, (means + FLOOR).log().flatten(1))
-    expected = torch.cat([(variances + SMALL).log(), time_scores, statistics], 1)
-    torch.testing.assert_close(rest, expected)
-
-
-def test_maps_are_smoothed_over_a_square():
-    squares = torch.rand(1, 2, 24, 24)
-    smoothed = Features(squares, *torch.ones(3, 1, 4)).smoothed()
-    torch.testing.assert_close(smoothed[:, :, 2:-2, 2:-2], avg_pool2d(squares, 5, 1))
-    torch.testing.assert_close(smoothed[0, 0, 0, 0], squares[0, 0, :3, :3].mean())
-
-
-@pytest.mark.parametrize("num_channels", [1, 2, 3])
-def test_noise_is_larger_than_a_constant_image(num_channels):
-    """In log bytes as lossless WebP, which do not depend on the batch."""
-    images = torch.rand(3, num_channels, 8, 8)
-    images[0] = 0.5
-    statistics = image_statistics(images)
-    assert statistics[0, 0] < np.log(60) < statistics[1:, 0].min()
-    assert torch.equal(statistics[1:], image_statistics(images[1:]))
 
 
 def test_differences_of_pixels_in_closed_form():

@@ -1,17 +1,14 @@
 """Mahalanobis scores, p-values and maps, against scikit-learn and their distributions."""
 
 import numpy as np
-import pytest
 import torch
 from sklearn.covariance import LedoitWolf
 from sklearn.model_selection import KFold
 from sklearn.preprocessing import StandardScaler
 
 from ebm_app.anomaly import (
-    MAP_QUANTILE,
     NUM_FOLDS,
     conformal_p_values,
-    fit_maps,
     fit_normal,
     fit_scores,
     mahalanobis_scores,
@@ -77,11 +74,3 @@ def test_p_values_of_ordinary_vectors_are_uniform():
         # binomial error of 4,000 new and 8,000 calibration scores
         stderr = np.sqrt(rate * (1 - rate) * (1 / 4000 + 1 / 8000))
         assert abs((p <= rate).double().mean().item() - rate) <= 3 * stderr
-
-
-def test_one_in_ten_maps_of_ordinary_images_exceeds_one():
-    smoothed = torch.randn(500, 3, 8, 8, generator=torch.manual_seed(0)).square()
-    mean, scale = fit_maps(smoothed)
-    maps = (smoothed - mean) / scale
-    share = (maps.flatten(1).amax(1) <= 1).double().mean().item()
-    assert share == pytest.approx(MAP_QUANTILE, abs=1 / 500)

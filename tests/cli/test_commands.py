@@ -10,14 +10,13 @@ from annotated_types import Len
 from conftest import ROOT, error_of, load_script
 
 import bpd
-import mi
 from ebm_app.command_line import Positional, argument, parse
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.sampling import SAMPLERS
 from ebm_app.training.build import NAMES
 from ebm_app.training.settings import Train, TrainEnergy
-from ebm_app.utils.errors import UserError, user_message
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import (
     Positive,
     PositiveInt,
@@ -29,14 +28,6 @@ from ebm_app.utils.registry import settings_of_each
 from ebm_app.web import __main__ as web
 
 sample = load_script("sample/ebm.py")
-
-
-def test_help_has_one_example_a_line(capsys):
-    with pytest.raises(SystemExit):
-        bpd.main(["--help"])
-    lines = capsys.readouterr().out.splitlines()
-    examples = [line for line in lines if line.startswith("python evaluate/bpd.py")]
-    assert len(examples) == bpd.__doc__.count("\npython ") > 1
 
 
 def test_names_in_help_are_those_of_the_registries():
@@ -55,14 +46,6 @@ def test_names_in_help_are_those_of_the_registries():
         for field in dataclasses.fields(kind):
             number = f"{field.default:g}" if type(field.default) is float else field.default
             assert field.name == kind.counts or f"{field.name}={number}" in texts["sampler_args"]
-
-
-def test_failed_imports_of_users_are_explained():
-    message = user_message(ModuleNotFoundError("no", name="gradio.components"))
-    assert "pip install 'ebm_app[ui]'" in message
-    assert user_message(ModuleNotFoundError("no", name="other")) is None
-    error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
-    assert user_message(error).startswith("Out of memory")
 
 
 #: Texts that a user may type in place of a number
@@ -102,31 +85,6 @@ def test_flags_become_the_types_of_the_fields():
     assert "sizes" in error_of(parse, Walk, "A walk.", "here --sizes 1 2 3 4".split())
 
 
-def test_help_shows_flags_and_defaults(capsys):
-    with pytest.raises(SystemExit) as stop:
-        parse(Walk, "A walk.", ["--help"])
-    printed = capsys.readouterr().out
-    assert stop.value.code == 0 and "default: 3" in printed and "metres per second" in printed
-    assert "hidden" not in printed
-
-
-MISTAKES = ["", "here there", "here --steps 3", "here --num_steps few", "here --hidden 1"]
-
-
-@pytest.mark.parametrize("words", MISTAKES)
-def test_unknown_word_exits_with_code_2(capsys, words):
-    with pytest.raises(SystemExit) as stop:
-        parse(Walk, "A walk.", words.split())
-    assert stop.value.code == 2 and capsys.readouterr().err
-
-
-def test_numbers_are_named_in_errors(capsys):
-    for flag, expected in (("--num_steps", "an integer"), ("--pace", "a number")):
-        with pytest.raises(SystemExit):
-            parse(Walk, "A walk.", ["here", flag, "few"])
-        assert f"Error parsing {flag}: expected {expected}, got 'few'" in capsys.readouterr().err
-
-
 def test_settings_reach_every_class_with_the_field():
     pairs = ["pace=2e-1", "place=a=b", "num_steps=3"]
     settings = settings_of_each({"run": Run, "walk": Walk}, pairs)
@@ -134,19 +92,6 @@ def test_settings_reach_every_class_with_the_field():
     assert settings["walk"] == {"pace": 0.2, "num_steps": 3, "place": "a=b"}
     for pair in ("steps=3", "num_steps=few", "num_steps=0", "num_steps"):
         assert "num_steps" in error_of(settings_of_each, {"run": Run}, [pair])
-
-
-def test_settings_that_are_set_twice_are_refused():
-    message = error_of(settings_of_each, {"run": Run}, ["num_steps=2", "num_steps=3"])
-    assert message == "num_steps is set twice, to 2 and to 3. Set it once."
-
-
-def test_flags_of_mi_without_effect_are_refused():
-    for words in ("--dim 80", "--problems gaussians_d40", "--methods ctsm_time1"):
-        message = error_of(mi.main, ["--x", "x.npy", "--y", "y.npy", *words.split()])
-        assert "do not apply to rows" in message
-    assert "--problems" in error_of(mi.main, ["--table", "--dim", "80"])
-    assert "--x and --y" in error_of(mi.main, ["--table", "--method", "classifier"])
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -12,7 +12,6 @@ import ais
 import bpd
 import samplers
 from ebm_app.data.datasets import load_images
-from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
 from ebm_app.utils.output import warn_of_disagreements
 
@@ -60,13 +59,6 @@ def test_all_estimators_are_compared(run, tmp_path):
     assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
 
 
-def test_estimators_have_their_own_settings(run):
-    runs = ["elbo", "elbo num_nodes=4", "time_integral integrator=rk45"]
-    flags = ["--limit", "2", "--repeats", "1", "--estimator_args", "num_nodes=5", "num_draws=2"]
-    rows = run("--estimator", *runs, *flags)[0]["estimators"]
-    assert [(name, row["nfe"]) for name, row in rows.items()][:2] == [(runs[0], 10), (runs[1], 8)]
-
-
 def test_failure_keeps_earlier_estimators(run, tmp_path, monkeypatch):
     def fail(*args):
         raise KeyboardInterrupt
@@ -76,23 +68,6 @@ def test_failure_keeps_earlier_estimators(run, tmp_path, monkeypatch):
         run("--limit", "2", "--estimator", "elbo", "path_integral")
     record = json.loads((tmp_path / "bpd.json").read_text())
     assert list(record["figures"]["estimators"]) == ["elbo"]
-
-
-def test_bits_are_those_of_the_model(run, folder):
-    flags = "--estimator_args num_steps=2 max_refinements=0 --seed 3".split()
-    flags += "--limit 3 --repeats 2".split()
-    figures, _ = run(*flags, "--estimator", "probability_flow")
-    options = {"num_steps": 2, "max_refinements": 0, "repeats": 2, "seed": 3}
-    ebm, levels = EBM.from_pretrained(folder / "grey"), load_images("digits").test[:3]
-    expected = ebm.likelihood(levels, "probability_flow", **options).bits_per_dim.mean().item()
-    assert figures["bits_per_dim"] == pytest.approx(expected, rel=1e-6)
-    assert figures["dequantisation"] == ebm.config.dequantisation
-
-
-def test_margin_beyond_training_is_reported(run):
-    for t_margin, is_beyond in ((1e-5, True), (1e-3, False)):
-        _, printed = run("--limit", 2, "--repeats", 1, "--t_margin", t_margin)
-        assert ("trained on times up to" in printed) == is_beyond
 
 
 def test_two_processes_match_one(run, folder, tmp_path):
@@ -119,8 +94,8 @@ SHORT = (
 ).split()
 
 
-@pytest.mark.parametrize("methods", [["ais", "diffused", "raise"], ["raise"]])
-def test_every_method_estimates_log_z(folder, capsys, tmp_path, methods):
+def test_every_method_estimates_log_z(folder, capsys, tmp_path):
+    methods = ["ais", "diffused", "raise"]
     flags = [*SHORT, "--output_dir", tmp_path, "--method", *methods]
     figures, printed = figures_of(ais, folder / "grey", *flags), capsys.readouterr().out
     assert list(figures["methods"]) == methods and figures["method"] == methods[0]
@@ -129,18 +104,7 @@ def test_every_method_estimates_log_z(folder, capsys, tmp_path, methods):
         assert f"| {name} |" in printed and row["stderr"] > 0 and 0 < row["acceptance"] <= 1
         bits = figures["unnormalised_bits_per_dim"] + row["log_z"] / (64 * math.log(2))
         assert row["bits_per_dim"] == pytest.approx(bits)
-    if "ais" in methods:  # with few chains
-        assert "warning: ais" in printed and figures["methods"]["ais"]["warnings"]
-        assert {"forward_log_z", "reverse_log_z"} <= set(figures["methods"]["diffused"])
-
-
-def test_models_and_likelihoods_have_short_reprs(folder):
-    ebm = EBM.from_pretrained(folder / "grey")
-    assert repr(ebm).startswith("EBM of digits: images 1x8x8 with 17 levels")
-    result = ebm.likelihood(torch.zeros(2, 1, 8, 8), "time_integral")
-    assert repr(result).startswith("Likelihood of 2 images") and len(repr(result)) < 150
-    table = result.to_frame()
-    assert table["log_prob"].tolist() == result.log_prob.tolist() and len(table.columns) == 3
+    assert {"forward_log_z", "reverse_log_z"} <= set(figures["methods"]["diffused"])
 
 
 def test_every_run_is_a_row_of_the_table(capsys, tmp_path, folder):

@@ -1,45 +1,29 @@
 """Training by the command: help, mistakes, what a run leaves, and replacing a run."""
 
-import io
 import json
-import re
 import shutil
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from conftest import GREY, SMALL, TINY, call, config_flags, error_of, load_script
-from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from conftest import SMALL, TINY, call, config_flags, error_of, load_script
 
 from ebm_app.ebm import EBM
-from ebm_app.training.build import LOCK, latent_flow
+from ebm_app.training.build import LOCK
 from ebm_app.training.metrics import read_metrics
-from ebm_app.training.recipes import DIGITS
-from ebm_app.utils import processes
-from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json
 from ebm_app.utils.output import lock
 
 train = load_script("train/ebm.py")
-#: Settings and what their error says
-SETTING_ERRORS = [
-    ({"t_margin": 0.7}, "t_margin.*0.5"),
-    ({"lr_decay_steps": 5, "lr_scheduler": "cosine"}, "lr_scheduler wsd"),
-    ({"lr_decay_steps": 5, "max_train_minutes": 5}, "max_train_steps"),
-    ({"expect_processes": 3, "max_train_steps": 1}, "Expected 3 processes"),
-    ({"droput": 0.1}, "did you mean 'dropout'"),
+#: Flags, settings of a file, and a word of their error
+ERRORS = [
+    ("--objective nce", {}, "ctsm_v"),
+    ("--resume_from_checkpoint latest", {}, "checkpoint"),
+    ("--report_to wandb", {}, "wandb"),
+    ("--max_train_steps abc", {}, "max_train_steps"),
+    ("", {"lr_decay_steps": 5, "max_train_minutes": 5}, "max_train_steps"),
+    ("--max_train_steps 1", {"expect_processes": 3}, "processes"),
+    ("", {"droput": 0.1}, "'dropout'"),
 ]
-#: Flags and what their error says
-ERRORS = {
-    "--objective nce": "ctsm, ctsm_v, tsm",
-    "--objective tsm": "Set stein_factor to 0",
-    "--objective tsm --stein_factor 0 --prediction raw --compile inductor": "Leave out compile",
-    "--resume_from_checkpoint latest": "no intact checkpoint",
-    "--report_to wandb": "wandb is not installed. Run pip install wandb.$",
-    "--max_train_steps abc": "max_train_steps must be a valid integer, got 'abc'$",
-}
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +54,10 @@ def test_run_leaves_models_records_curves_and_sample_grids(trained):
     names = {path.name for path in trained.iterdir()}
     assert {"config.json", "model.safetensors", "metrics.jsonl", "run.json", "loss.png"} <= names
     assert {"checkpoint-2", "checkpoint-4"} <= names
-    folders = {path.parent for path in trained.rglob("events.out.tfevents*")}
-    trackers = [EventAccumulator(str(folder)).Reload() for folder in folders]
-    (tracker,) = [tracker for tracker in trackers if tracker.Tags()["images"]]
-    assert [event.step for event in tracker.Images("previews")] == [2, 4]
-    image = Image.open(io.BytesIO(tracker.Images("previews")[1].encoded_image_string))
-    first, second = sorted((trained / "previews").glob("*.png"))
-    assert second.name == "step-000004.png"
-    assert np.array_equal(image, Image.open(second).convert("RGB"))
-    rows = [row for row in read_metrics(trained / "metrics.jsonl") if "validation_loss" in row]
-    logged = [event.value for event in tracker.Scalars("validation_bits_per_dim")]
-    assert logged == pytest.approx([row["validation_bits_per_dim"] for row in rows])
+    assert "step-000004.png" in {path.name for path in (trained / "previews").iterdir()}
+    assert list(trained.rglob("events.out.tfevents*"))
+    rows = read_metrics(trained / "metrics.jsonl")
+    assert [row["step"] for row in rows if "validation_bits_per_dim" in row] == [2, 4]
     record = read_json(trained / "run.json")
     assert record["figures"]["steps"] == 4 and record["settings"]["train"]["seed"] == 0
     assert record["versions"]["torch"]
@@ -92,10 +69,6 @@ def test_init_from_starts_with_the_weights(trained, image_folder, tmp_path, caps
     flags += [*config_flags("init", SMALL | {"lr_decay_steps": 0}), "--init_from", trained]
     still = [*flags, "--learning_rate", 0, "--output_dir", tmp_path / "still"]
     assert call(train, *still) == 0 and same_weights(trained, tmp_path / "still")
-    resumed = ["--max_train_steps", 2, "--resume_from_checkpoint", "latest"]
-    assert call(train, *still, *resumed) == 0
-    settings = read_json(tmp_path / "still" / "run.json")["settings"]
-    assert settings["train"]["init_from"] == str(trained)
     other = ["--prediction", "moments", "--output_dir", tmp_path / "other"]
     assert call(train, *flags, *other) == 2 and "prediction" in capsys.readouterr().err
     assert not (tmp_path / "other" / "run.json").exists()
@@ -122,44 +95,12 @@ def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     assert second["train"] == first["train"] | changed
 
 
-def test_config_uses_the_precision_of_this_machine(capsys, tmp_path, monkeypatch):
-    settings = to_dict(replace(DIGITS, **SMALL | {"mixed_precision": "bf16"}))
-    (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": settings}}))
-    for supported, precision in ((False, "no"), (True, "bf16")):
-        monkeypatch.setattr(processes, "has_bfloat16", lambda device, value=supported: value)
-        assert call(train, "--config", tmp_path / "run.json", "--dry_run") == 0
-        taken = json.loads(capsys.readouterr().out)["train"]
-        assert taken["mixed_precision"] == precision
-
-
-def test_resolution_belongs_to_the_recorded_data_set(capsys, tmp_path, image_folder):
-    record = {"dataset": f"folder:{image_folder}", "resolution": 4, "label_column": "kind"}
-    settings = to_dict(replace(DIGITS, **SMALL | record))
-    (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": settings}}))
-    flags = ["--config", tmp_path / "run.json", "--dataset", "digits", "--dry_run"]
-    assert call(train, *flags) == 0
-    taken = json.loads(capsys.readouterr().out)["train"]
-    assert taken["resolution"] is None and taken["label_column"] is None
-
-
-def test_latent_run_finds_the_flow_of_its_initial_model(tmp_path, capsys):
-    EBM(replace(GREY, space="gaussian")).save_pretrained(tmp_path / "latent")
-    settings = SMALL | {"init_from": str(tmp_path / "latent"), "space": "gaussian"}
-    started = replace(DIGITS, **settings)
-    assert latent_flow(started.init_from).config.space == "gaussian"
-    assert latent_flow("digits") is None
-    (tmp_path / "run.json").write_text(json.dumps({"settings": {"train": to_dict(started)}}))
-    flags = ["--config", tmp_path / "run.json", "--space", "ambient", "--dry_run"]
-    assert call(train, *flags) == 0
-    assert json.loads(capsys.readouterr().out)["train"]["init_from"] is None
-
-
 def test_short_run_in_minutes_is_explained(capsys, tmp_path):
     """Its minutes have passed when the first step begins."""
     flags = ["--output_dir", tmp_path / "run", "--max_train_minutes", 1e-3, *TINY]
     assert call(train, *flags, "--size", "small") == 0
     printed = capsys.readouterr()
-    assert "Trained for 1 step: use --size tiny or more minutes." in printed.err
+    assert "--size tiny" in printed.err
     figures = json.loads(printed.out.splitlines()[-1])
     assert figures["steps"] == 1 and figures["validation_images"] == 2
     assert read_json(tmp_path / "run" / "run.json")["figures"] == figures
@@ -178,55 +119,20 @@ def test_run_is_replaced_only_on_request(capsys, run):
 def test_resume_by_folder_restores_data_and_settings(trained, run, capsys):
     shutil.rmtree(run / "checkpoint-4")
     flags = ["--resume_from_checkpoint", "latest", "--output_dir", run]
-    changes = {"dataset": "digits", "resolution": 4, "size": "base", "learning_rate": 0.5}
-    for name, value in (changes | {"config": run / "run.json"}).items():
-        assert call(train, *flags, f"--{name}", value) == 2
-        assert f"but {name} is" in capsys.readouterr().err
+    assert call(train, *flags, "--learning_rate", 0.5) == 2
+    assert "learning_rate" in capsys.readouterr().err
     assert call(train, *flags) == 0
-    assert "Training on 1 x cpu" in capsys.readouterr().err
     assert EBM.from_pretrained(trained).config == EBM.from_pretrained(run).config
     assert same_weights(trained, run)
 
 
-@pytest.mark.parametrize(("settings", "message"), SETTING_ERRORS)
-def test_error_of_a_configuration_file_is_one_sentence(capsys, tmp_path, settings, message):
-    flags = config_flags("error", SMALL | settings)
+@pytest.mark.parametrize(("words", "settings", "word"), ERRORS)
+def test_error_is_one_sentence(capsys, tmp_path, words, settings, word):
+    flags = [*config_flags("error", SMALL | settings), *words.split()]
     assert call(train, "--output_dir", tmp_path / "run", *flags) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and len(error.strip().splitlines()) == 1
-    assert re.search(message, error), error
-
-
-@pytest.mark.parametrize("words", ERRORS)
-def test_error_is_one_sentence(capsys, tmp_path, words):
-    assert call(train, "--output_dir", tmp_path / "run", *TINY, *words.split()) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and len(error.strip().splitlines()) == 1
-    assert re.search(ERRORS[words], error), error
-
-
-@pytest.mark.parametrize(
-    ("words", "defaults"),
-    [
-        ([], {"max_train_steps": "8000", "augmentation": "affine"}),
-        (["--dataset", "mnist"], {"max_train_minutes": "60.0", "size": "small"}),
-        (["--dataset", "cifar10", "--size", "base"], {"learning_rate": "0.0002"}),
-    ],
-)
-def test_help_prints_the_defaults_that_hold(capsys, words, defaults):
-    with pytest.raises(SystemExit):
-        train.main([*words, "--help"])
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for name, value in defaults.items():
-        after = text.partition(f"--{name} ")[2]
-        assert re.search(r"\(default: ([^)]*)\)", after)[1] == value, name
-
-
-def test_help_of_a_recorded_run_prints_its_settings(capsys, run):
-    with pytest.raises(SystemExit):
-        train.main(["--config", str(run / "run.json"), "--help"])
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert re.search(r"--train_batch_size .*?\(default: 4\)", text)
+    assert word in error
 
 
 def test_locked_folder_is_refused(tmp_path, image_folder, capsys):

@@ -14,14 +14,22 @@ def noise(num):
     return RowNoise("cpu", 0, 0, torch.arange(num), num)
 
 
+class Ones:
+    """Noise that transforms each image, by one standard deviation."""
+
+    def uniform(self, *shape):
+        return torch.zeros(shape)
+
+    def normal(self, *shape):
+        return torch.ones(shape)
+
+
 def transform(position, value, monkeypatch, levels):
     """Transform ``levels`` by one number of the condition."""
     deviations = [0.0] * 6
     deviations[position] = value
     monkeypatch.setattr(Affine, "deviations", deviations)
-    monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.zeros(*size))
-    monkeypatch.setattr(torch, "randn", lambda *size, **options: torch.ones(*size))
-    return Affine()(levels, noise(1))[0]
+    return Affine()(levels, Ones())[0]
 
 
 @pytest.mark.parametrize("name", ["none", "affine"])

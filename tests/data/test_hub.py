@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import deep_png, error_of, save_picture
+from conftest import deep_png, encoded, error_of
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageFeature
 from PIL import Image
@@ -49,8 +49,6 @@ def test_hub_folder_gives_its_splits(tmp_path):
     assert torch.equal(two.test, TENSOR[50:]) and torch.equal(two.labels[2], LABELS[50:])
     assert one.num_classes == 3 and min(map(len, (one.validation, one.test, two.validation))) > 1
     assert labels_of(one) == labels_of(two) == [*"abc"] * 20
-    assert "Columns: image picture, label kind." in one.describe()
-    assert "Held out by name: validation." in two.describe()
     assert "Cannot read" in error_of(load_images, f"hf:{tmp_path / 'none'}")
     bare = saved(tmp_path / "bare", made.remove_columns("picture"))
     assert "no image column" in error_of(load_images, bare)
@@ -62,29 +60,15 @@ def test_splits_are_found_by_name(tmp_path):
     parts = DatasetDict({name: made.select(rows) for name, rows in parts.items()})
     data = load_images(saved(tmp_path / "one", parts))
     assert torch.equal(data.validation, TENSOR[40:50]) and len(data.test) == 7
-    assert "Splits that are not used: x." in data.describe()
-    parts["val"] = parts["dev"]
-    assert "several names: dev, val." in error_of(load_images, saved(tmp_path / "two", parts))
     del parts["train"]
-    del parts["val"]
-    assert "no split train, only dev" in error_of(load_images, saved(tmp_path / "3", parts))
-
-
-def test_image_column_is_chosen_if_there_are_two(tmp_path):
-    name = saved(tmp_path / "two", table(conditioning_image=GREY, image=PICTURES))
-    message = error_of(load_images, name)
-    assert "2 image columns: conditioning_image, image. Choose one as image_column" in message
-    data = load_images(name, image_column="image")
-    assert data.image_shape == (3, 8, 8) and "image image" in data.describe()
-    assert load_images(name, image_column="conditioning_image").image_shape == (1, 8, 8)
-    assert "no image column 'x'" in error_of(load_images, name, image_column="x")
+    assert "no split train" in error_of(load_images, saved(tmp_path / "two", parts))
 
 
 def test_label_column_is_chosen_if_there_are_two(tmp_path):
     kinds = {name: ClassLabel(names=["a", "b", "c"]) for name in ("fine", "coarse")}
     columns = {"fine": LABELS.tolist(), "coarse": [0] * 60, "caption": ["one"] * 30 + ["two"] * 30}
     name = saved(tmp_path / "two", table(kinds, image=PICTURES, **columns))
-    assert "2 label columns: fine, coarse. Choose" in error_of(load_images, name)
+    assert "2 label columns" in error_of(load_images, name)
     assert labels_of(load_images(name, label_column="fine")) == [*"abc"] * 20
     assert labels_of(load_images(name, label_column="caption")) == columns["caption"]
     kinds = {"label": Value("float32")}
@@ -96,10 +80,8 @@ def test_label_column_is_chosen_if_there_are_two(tmp_path):
     ("values", "names"),
     [
         ([10, 2, 0], ("0", "2", "10")),
-        (["10", "2", "0"], ("0", "2", "10")),
         (["bee", "ant", None], ("ant", "bee")),
         ([5, -1, 7], ("5", "7")),
-        ([5, -2, 7], ("5", "7")),
     ],
 )
 def test_label_values_become_classes(tmp_path, values, names):
@@ -117,40 +99,13 @@ def test_classes_of_splits_are_matched_by_name(tmp_path):
         parts[split] = Dataset.from_dict(columns, features=Features(kinds))
     data = load_images(saved(tmp_path / "one", parts))
     assert data.class_names == ("a", "b", "c") and labels_of(data) == [*"abc"] * 20
-    number = parts["test"].cast_column("kind", Value("int64"))
-    mixed = DatasetDict(train=parts["train"], test=number)
-    message = "The column 'kind' of split test is not as in train"
-    assert message in error_of(load_images, saved(tmp_path / "mixed", mixed))
-    mixed["test"] = number.remove_columns("kind")
-    assert message in error_of(load_images, saved(tmp_path / "without", mixed))
-    parts["test"] = parts["test"].remove_columns("image")
-    message = "The column 'image' of split test"
-    assert message in error_of(load_images, saved(tmp_path / "two", parts))
+    parts["test"] = parts["test"].cast_column("kind", Value("int64"))
+    assert "'kind' of split test" in error_of(load_images, saved(tmp_path / "mixed", parts))
 
 
 def test_bad_image_of_a_table_is_named(tmp_path):
-    column = [{"bytes": (b"x" if row == 7 else None), "path": None} for row in range(60)]
-    for row, picture in enumerate(PICTURES):
-        if row != 7:
-            save_picture(tmp_path / f"{row}.png", np.array(picture))
-            column[row]["path"] = str(tmp_path / f"{row}.png")
-    column[9] = None
+    column = [{"bytes": encoded(picture), "path": None} for picture in PICTURES]
+    column[7] = {"bytes": deep_png(2, 3), "path": None}
     made = Dataset.from_dict({"image": column}, features=Features({"image": ImageFeature()}))
-    for name, skipped, words in (("one", 0, "image 7: "), ("two", 8, "image 1: This file cannot")):
-        assert words in error_of(load_images, saved(tmp_path / name, made.skip(skipped)))
-
-
-def test_deep_colours_of_a_table_are_refused(tmp_path):
-    column = [{"bytes": deep_png(2, 3), "path": None}] * 60
-    made = Dataset.from_dict({"image": column}, features=Features({"image": ImageFeature()}))
-    assert "more than 8 bits" in error_of(load_images, saved(tmp_path, made))
-
-
-def test_relative_path_of_a_table_is_read(tmp_path, monkeypatch):
-    saved(tmp_path / "set", table(image=PICTURES))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    assert load_images("hf:../set").image_shape == (3, 8, 8)
-    monkeypatch.chdir(tmp_path)
-    table(image=GREY).to_parquet(tmp_path / "parquet" / "a.parquet")
-    assert load_images("hf:parquet").image_shape == (1, 8, 8)
+    message = error_of(load_images, saved(tmp_path / "set", made))
+    assert message.startswith("image 7: ") and "8 bits" in message

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY, deep_png, digit, error_of, save_digit, save_picture
+from conftest import COLOUR, GREY, digit, error_of, save_digit, save_picture
 from photographs import SCENES, example, photograph
 from PIL import Image
 
@@ -70,10 +70,7 @@ def test_matching_images_are_unchanged(read, tmp_path):
 
 def test_unsuitable_images_raise(read, tmp_path):
     (tmp_path / "drawing.svg").write_text("<svg/>")
-    message = error_of(drawings.read_upload, tmp_path / "drawing.svg", GREY)
-    assert all(kind in message for kind in ("PNG", "JPEG", "WebP", "GIF", "AVIF", "SVG"))
-    (tmp_path / "deep.png").write_bytes(deep_png(2, 3))
-    assert "8 bits" in error_of(drawings.read_upload, tmp_path / "deep.png", GREY)
+    assert "SVG" in error_of(drawings.read_upload, tmp_path / "drawing.svg", GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
     assert "2 channels" in error_of(read, strokes(), two)
     ink = Image.fromarray(strokes().astype(np.uint8))
@@ -91,23 +88,6 @@ def test_dark_digit_on_light_is_inverted_exactly(read):
     assert drawings.INVERTED in read(shirt, FASHION)[1]
     image, notes = read(np.full((4, 8), 200) - np.eye(4, 8) * 150, COLOUR)
     assert drawings.INVERTED not in notes  # only for grey models
-
-
-def test_compression_noise_is_noted(tmp_path):
-    for suffix, noted in (("png", False), ("jpeg", True)):
-        example(4).save(tmp_path / f"digit.{suffix}", quality=90)
-        _, notes = drawings.read_upload(tmp_path / f"digit.{suffix}", MNIST)
-        assert notes == [drawings.COMPRESSED] * noted
-
-
-def test_drawing_is_scaled_like_the_digits(prepare):
-    seen = prepare(strokes((100, 180, 30, 60)), GREY)  # a small bar off centre
-    assert torch.equal(seen, prepare(strokes((20, 260, 190, 280)), GREY))
-    bar = torch.zeros(8)
-    bar[2:6] = torch.tensor([0.5, 1, 1, 0.5])  # 30 / 80 of 8 columns, centred
-    assert torch.equal(seen, bar.expand(8, 8))
-    wide = prepare(strokes((100, 140, 20, 260)), GREY)
-    assert torch.equal(wide.sum(0), torch.tensor([0.0, 8, 8, 8, 8, 8, 8, 0]))
 
 
 def test_mnist_drawing_has_box_and_centre_of_mass(prepare):
@@ -132,21 +112,3 @@ def test_photographed_digit_equals_the_digit(number, scene, tmp_path):
         assert overlap > 0.6
     plain, notes = drawings.read_upload(tmp_path / "photo.jpeg", MNIST, frame=False)
     assert not torch.equal(plain, image) and drawings.FRAMED not in notes
-
-
-def test_pictures_without_ink_are_not_framed(read):
-    checkers = np.kron(np.indices((16, 16)).sum(0) % 2, np.ones((20, 20))) * 255
-    assert drawings.FRAMED not in read(checkers, MNIST)[1]
-    assert drawings.FRAMED not in read(np.full((90, 90), 130), MNIST)[1]
-
-
-def test_first_frame_and_white_behind_transparency_are_noted(tmp_path):
-    frames = [Image.new("L", (28, 28), value) for value in (0, 255)]
-    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
-    image, notes = drawings.read_upload(tmp_path / "moving.gif", MNIST)
-    assert drawings.FIRST_FRAME in notes and image.max() == 0
-    clear = save_picture(tmp_path / "clear.png", np.zeros((28, 28, 4)))
-    image, notes = drawings.read_upload(clear, MNIST)
-    assert drawings.TRANSPARENT in notes and image.min() == 1
-    Image.new("L", (28, 28)).save(tmp_path / "still.avif")
-    assert drawings.read_upload(tmp_path / "still.avif", MNIST)[0].max() < 0.1

@@ -104,21 +104,6 @@ def test_normalised_losses_have_unit_size(path, shape):
         assert torch.allclose(quarter, 0.25 * head, rtol=1e-9, atol=1e-9)
 
 
-def test_single_output_trains_by_ctsm_and_tsm_only():
-    model = gaussian(LinearVPPath())
-    batch = draw(model, 5, IMAGE)
-
-    def total(x, t):
-        score = model.time_score(x, t)
-        return ModelOutput(score.reshape(-1, *(1,) * (x.ndim - 1)), None)
-
-    for objective in (CTSM(), TSM(t_margin=MARGIN)):
-        whole, summed = (objective(s, model.path, *batch) for s in (model, total))
-        assert torch.allclose(whole, summed, rtol=1e-10, atol=1e-10)
-    with pytest.raises(ValueError, match="shape"):
-        CTSMv()(total, model.path, *batch)
-
-
 PATHS = {
     "linear_vp": LinearVPPath(),
     "vp": VPPath(),

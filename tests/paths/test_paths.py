@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from conftest import error_of
 from exact import F64, SineDiffusion, SinePath, normal, uniform, z_score
 from torch.distributions import Normal
 
@@ -15,17 +14,14 @@ from ebm_app.paths import (
     OneSidedPath,
     SchrodingerBridgePath,
     VPPath,
-    require_one_sided,
 )
 from ebm_app.utils.tensors import derivative, expand_like
 
 CASES = {
     "linear_vp": LinearVPPath(),
     "linear_vp c=0.3": LinearVPPath(c=0.3),
-    "linear_vp c=5": LinearVPPath(c=5),
     "vp c=2.5": VPPath(c=2.5),
     "bridge sigma=0.5": SchrodingerBridgePath(0.5),
-    "bridge c=0.3": SchrodingerBridgePath(c=0.3),
     "bridge sigma=sqrt2 c=7": SchrodingerBridgePath(math.sqrt(2), c=7),
     "user": SinePath(c=1.5),
     "user one-sided": SineDiffusion(c=0.6),
@@ -183,10 +179,3 @@ def test_diffused_points_have_the_moments_of_the_path(path):
     assert abs(z_score(diffused - 2 * path.alpha(r))) < 4
     assert diffused.var().item() == pytest.approx(path.variance(r).item(), rel=0.04)
     assert r < t
-
-
-def test_invalid_arguments_raise_user_errors():
-    for c in (0, math.nan):
-        error_of(LinearVPPath, c=c)
-    error_of(SchrodingerBridgePath, sigma=-0.1)
-    error_of(require_one_sided, SchrodingerBridgePath())

@@ -11,7 +11,7 @@ from exact import normal
 from ebm_app import ClassifierRatio, CTSMRatio, mutual_information
 from ebm_app.ratios import ctsm
 from ebm_app.ratios.classifier import NetworkClassifier
-from ebm_app.ratios.information import independent_and_joint, normal_scores
+from ebm_app.ratios.information import independent_and_joint
 from ebm_app.ratios.problems import learn_information
 
 SHORT = ClassifierRatio(NetworkClassifier(steps=100), num_folds=3)
@@ -43,7 +43,8 @@ def test_information_of_independent_and_of_discrete_columns():
 def test_information_of_a_rectified_column():
     x = normal((900,)).numpy()
     bit = (normal((900,), 1) > 0).numpy()  # log 2 nats
-    estimate = mutual_information(bit, np.where(bit, x, 0.0), ClassifierRatio(num_folds=3))
+    ratio = ClassifierRatio(NetworkClassifier(steps=300), num_folds=3)
+    estimate = mutual_information(bit, np.where(bit, x, 0.0), ratio)
     assert estimate.interval[0] < math.log(2) < estimate.interval[1] < 1
 
 
@@ -57,7 +58,7 @@ def test_information_depends_on_order_and_seed_alone():
 
 def test_default_is_ctsm_where_a_classifier_has_no_bound(monkeypatch):
     monkeypatch.setattr(ctsm, "BATCH_SIZE", 64)
-    x, y = pairs(num=500, rho=0.95, dim=8)
+    x, y = pairs(num=400, rho=0.95, dim=8)
     truth = -4 * math.log(1 - 0.95**2)  # 9.3 nats
     assert mutual_information(x, y, SHORT).value is None
     estimate = mutual_information(x, y)
@@ -81,20 +82,8 @@ def test_ctsm_refuses_discrete_columns():
     x, bits = normal((300, 4)), (normal((300, 4), 1) > 0).double()
     ratio = CTSMRatio(num_folds=3, steps=5)
     assert "ClassifierRatio" in error_of(mutual_information, x, bits, ratio)
-    assert "of p_1 in columns [0, 1, 2, 3]" in error_of(ratio.fit, x, bits)
-    rectified = x.clamp(min=0)
-    assert "columns [4, 5, 6, 7]" in error_of(mutual_information, bits + x, rectified, ratio)
+    assert "[4, 5, 6, 7]" in error_of(mutual_information, bits + x, x.clamp(min=0), ratio)
     assert ratio.fit(x.round(decimals=1), x + 1).estimate_.value > 0  # rounded numbers
-
-
-def test_discrete_columns_with_much_information_have_no_value():
-    bits = normal((300, 16)) > 0  # 16 log 2 = 11 nats
-    assert mutual_information(bits, bits).estimator == "ClassifierRatio()"
-
-
-def test_normal_scores_of_ties():
-    scores = normal_scores(np.array([[3.0], [1.0], [1.0], [7.0]]))
-    assert scores[:, 0].tolist() == pytest.approx([0.2533, -0.5244, -0.5244, 0.8416], abs=1e-4)
 
 
 def test_invalid_pairs_raise():
@@ -113,14 +102,13 @@ def test_paper_gaussians_are_learned():
     assert 0 < stderr < (2 * 40 / 2000) ** 0.5
 
 
-@pytest.mark.parametrize("method", ["classifier", "ctsm_v"])
-def test_mi_script_estimates_from_files(script, capsys, tmp_path, method):
+def test_mi_script_estimates_from_files(script, capsys, tmp_path):
     table = pd.DataFrame(np.hstack(pairs(num=200)), columns=["a", "b"])
     table.to_csv(tmp_path / "t.csv", index=False)
     flags = ["--x", tmp_path / "t.csv", "--x_columns", "a", "--y", tmp_path / "t.csv"]
     flags += ["--y_columns", "b", "--iterations", 20, "--output_dir", tmp_path / "out"]
     module = script("evaluate/mi.py")
-    metrics = figures_of(module, *flags, "--method", method)
+    metrics = figures_of(module, *flags, "--method", "classifier")
     assert metrics["interval"][0] < 0.4133 < metrics["interval"][1]
     assert {"value", "stderr", "interval", "estimator"} <= metrics.keys()
     assert (tmp_path / "out/mi_data.png").exists()

@@ -5,16 +5,13 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from scipy.integrate import trapezoid
-from scipy.special import entr, logsumexp
+from scipy.special import entr
 from scipy.stats import entropy, norm
 
 from ebm_app import ClassifierRatio, CTSMRatio, mutual_information
 from ebm_app.ratios import ctsm
 from ebm_app.ratios.classifier import NetworkClassifier
-from ebm_app.ratios.cross_fit import CrossFitRatio
-from ebm_app.ratios.gaussians import GaussianRatio
 
 #: Joint probabilities of two columns of three values
 PROBABILITIES = np.array([[17, 4, 4], [4, 17, 4], [4, 4, 17]]) / 75
@@ -72,35 +69,6 @@ LAWS = {
 }
 
 
-class GaussianFit(CrossFitRatio):
-    """The two Gaussians from which CTSMRatio starts, without its network."""
-
-    def __init__(self, num_folds=5, random_state=0):
-        self.num_folds, self.random_state = num_folds, random_state
-
-    def learn(self, p0, p1, seed):
-        samples = [torch.from_numpy(p.rows) for p in (p0, p1)]
-        base = GaussianRatio.fit(*samples, shrinkage=0.0)
-        return lambda x: base(torch.from_numpy(x)).numpy()
-
-    summarise = CTSMRatio.summarise
-
-
-def test_network_improves_on_gaussians_of_other_margins(monkeypatch):
-    """KL is 10 nats for asinh(5 x) of Gaussians: increasing maps do not change it."""
-    monkeypatch.setattr(ctsm, "BATCH_SIZE", 512)
-    errors = []
-    for seed in range(2):
-        numbers = np.random.default_rng(seed)
-        independent = [gaussian(10, 4)(numbers, 2_000)[side] for side in (0, 1)]
-        joint = gaussian(10, 4)(numbers, 2_000)
-        samples = [np.arcsinh(5 * np.hstack(columns)) for columns in (independent, joint)]
-        ratios = GaussianFit(), CTSMRatio(random_state=seed)
-        errors.append([abs(ratio.fit(*samples).estimate_.value - 10) for ratio in ratios])
-    alone, with_network = np.mean(errors, 0)
-    assert with_network < alone - 0.05 and alone < 0.7
-
-
 @pytest.mark.parametrize(("make", "draw", "truth"), LAWS.values(), ids=LAWS)
 def test_interval_contains_the_information(make, draw, truth, monkeypatch):
     monkeypatch.setattr(ctsm, "BATCH_SIZE", 512)
@@ -108,10 +76,3 @@ def test_interval_contains_the_information(make, draw, truth, monkeypatch):
         x, y = draw(np.random.default_rng(seed), 1_000)
         low, high = mutual_information(x, y, make(), random_state=seed).interval
         assert low <= truth <= high < truth + max(0.2, 0.1 * truth)
-
-
-def test_information_of_the_parabola_matches_monte_carlo():
-    x, y = parabola(np.random.default_rng(0), 3_000)
-    pairs = norm.logpdf(y[:, None], x[None, :] ** 2, NOISE)
-    values = pairs.diagonal() - logsumexp(pairs, 1) + math.log(len(x))
-    assert abs(values.mean() - LAWS["parabola"][2]) < 4 * values.std() / len(x) ** 0.5

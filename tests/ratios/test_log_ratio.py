@@ -1,9 +1,7 @@
 """Estimates from held-out log ratios, and log ratios of two samples by classification."""
 
-import copy
 import json
 import math
-import pickle
 from functools import partial
 
 import numpy as np
@@ -12,14 +10,12 @@ import pytest
 import torch
 from conftest import error_of
 from exact import F64, generator, normal
-from sklearn.base import clone
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
-from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from ebm_app import ClassifierRatio, CTSMRatio
-from ebm_app.ratios.classifier import ClassifierLogRatio, NetworkClassifier
+from ebm_app.ratios.classifier import NetworkClassifier
 from ebm_app.ratios.densities import DensityPair, GaussianMixture, standard_normal
 from ebm_app.ratios.estimate import HeldOut, bound_estimate, mean_estimate
 from ebm_app.ratios.gaussians import GaussianRatio, select_shrinkage
@@ -101,8 +97,7 @@ def test_interval_rarely_begins_above_the_divergence():
 def test_bound_is_below_the_divergence_for_a_wrong_ratio():
     estimate = bound_estimate(held_out(partial(shift_ratio, shift=0.3), *shifted(4_000, 1, 1.0)))
     assert estimate.value == pytest.approx(0.3 - 0.3**2 / 2, abs=0.05)
-    for text in (f"{estimate.value:.4f}", f"{estimate.interval[1]:.4f}", "by Known()"):
-        assert text in estimate.summary()
+    assert f"{estimate.value:.4f}" in estimate.summary()
     assert json.loads(json.dumps(estimate.figures(), allow_nan=False)) == estimate.figures()
 
 
@@ -110,27 +105,11 @@ def test_distant_densities_have_a_mean_and_no_bound():
     known = held_out(partial(shift_ratio, shift=3.0), *shifted(2_000, 10, 3.0))
     bound, mean = bound_estimate(known), mean_estimate(known)
     assert bound.value is bound.stderr is bound.interval is None
-    assert "effective rows" in bound.warnings[0] and "no value" in bound.summary()
+    assert "effective rows" in bound.warnings[0]
     # the mean of a log ratio with variance 90
     assert mean.value == mean.mean_log_ratio == pytest.approx(45, abs=4 * (90 / 2_000) ** 0.5)
     assert mean.stderr == pytest.approx((90 / 2_000) ** 0.5, rel=0.1)
     assert "not a bound" in mean.warnings[0]
-
-
-def test_constant_log_ratio_has_no_bound():
-    estimate = bound_estimate(held_out(partial(shift_ratio, shift=0.0), *shifted(300)))
-    assert estimate.value is None and "constant" in estimate.warnings[0]
-
-
-def test_worse_held_out_bound_gives_a_warning():
-    known = held_out(partial(shift_ratio, shift=1.0), *shifted(400, 1, 1.0))
-    known = known._replace(training=[tuple(3 * r for r in known.log_ratios)])
-    r0, r1 = known.log_ratios
-    assert "bound on training rows" not in bound_estimate(known).summary()
-    known = known._replace(training=[(r0, r1 + 1)])
-    estimate = bound_estimate(known)
-    assert "far above" in estimate.warnings[0]
-    assert estimate.interval[1] > estimate.training_value > estimate.value
 
 
 @pytest.mark.parametrize("ratio", [network(), CTSMRatio(num_folds=3, steps=20)])
@@ -152,18 +131,6 @@ def test_log_ratio_of_two_shifted_gaussians():
     assert estimate.estimator == repr(ratio)
 
 
-@pytest.mark.parametrize("ratio", [network(5), CTSMRatio(num_folds=3, steps=5)])
-def test_estimators_are_cloned_copied_and_pickled(ratio):
-    samples = shifted(60)
-    fitted, cloned = ratio.fit(*samples), clone(ratio)
-    assert cloned.get_params()["num_folds"] == 3
-    assert "not fitted" in error_of(cloned.log_ratio, samples[0])
-    for copied in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
-        assert np.array_equal(copied.log_ratio(samples[0]), fitted.log_ratio(samples[0]))
-        assert copied.estimate_.figures() == fitted.estimate_.figures()
-    assert np.array_equal(cloned.fit(*samples).log_ratio(samples[0]), fitted.log_ratio(samples[0]))
-
-
 def test_any_classifier_gives_a_log_ratio():
     """Discriminant analysis has the exact form of the log ratio of two Gaussians."""
     x0, x1 = shifted(3_000)
@@ -175,45 +142,12 @@ def test_any_classifier_gives_a_log_ratio():
     assert np.isfinite(tree.estimate_.log_ratio1).all()
 
 
-def test_probabilities_become_log_ratios():
-    x = np.array([[0.0], [1.0], [2.0], [3.0]])
-    classifier = GaussianNB().fit(x, [0, 0, 0, 1])
-    ratio = ClassifierLogRatio(classifier, 3, 1)
-    zero, one = classifier.predict_log_proba(x).T
-    assert ratio(x[:3]) == pytest.approx(np.log(3) + (one - zero)[:3].clip(math.log(1 / 8)))
-
-
-def test_network_classifier_follows_the_interface_of_scikit_learn():
-    x0, x1 = shifted(400)
-    x, y = np.concatenate([x0, x1]), np.repeat(["a", "b"], 400)
-    classifier = NetworkClassifier(100).fit(x, y)
-    probability = classifier.predict_proba(x)
-    assert probability.sum(1) == pytest.approx(np.ones(800))
-    assert set(classifier.predict(x)) == {"a", "b"}
-    assert 0.6 < classifier.score(x, y) < 0.8  # the best is Phi(0.7 / sqrt 2) = 0.69
-    assert "two classes" in error_of(classifier.fit, x, np.zeros(800))
-
-
 def test_network_learns_what_gaussians_miss():
     """A mixture of two modes against a Gaussian of the same mean and variance."""
     sign = (torch.arange(1_500) % 2 * 2.0 - 1)[:, None]
     x0, x1 = normal((1_500, 1), 1), 0.9 * sign + math.sqrt(0.19) * normal((1_500, 1), 2)
-    estimate = network(400).fit(x0, x1).estimate_
+    estimate = network(200).fit(x0, x1).estimate_
     assert 0.15 < estimate.value < 0.35  # the Gaussians find 0
-
-
-def test_classifier_without_probabilities_is_refused_before_training(monkeypatch):
-    monkeypatch.setattr(LinearSVC, "fit", None)
-    assert "LinearSVC has no" in error_of(ClassifierRatio(LinearSVC()).fit, *shifted(60))
-
-
-@pytest.mark.parametrize("ratio", [network(20), CTSMRatio(num_folds=3, steps=5)])
-def test_rows_outside_the_range_give_a_warning(ratio):
-    """KL(t(2) || N(0, 1)) is infinite, but finite rows have a value of about 1.5 nats."""
-    tails = np.random.default_rng(0).standard_t(2, (500, 1))
-    x0, x1 = shifted(500, 1, 0.5)
-    assert "column 0" in ratio.fit(x0, tails).estimate_.warnings[-1]
-    assert not any("range" in warning for warning in ratio.fit(x0, x1).estimate_.warnings)
 
 
 def test_log_ratio_raises_for_other_columns():
@@ -222,3 +156,4 @@ def test_log_ratio_raises_for_other_columns():
     assert "b, a" in error_of(ratio.log_ratio, table[["b", "a"]])
     assert "columns" in error_of(network().fit, table, table[["a"]])
     assert "num_folds" in error_of(ClassifierRatio(num_folds=2).fit, table, table)
+    assert "LinearSVC" in error_of(ClassifierRatio(LinearSVC()).fit, table, table)

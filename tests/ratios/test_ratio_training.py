@@ -4,11 +4,10 @@ import math
 
 import pytest
 import torch
-from exact import F64, ExactModel, generator, normal, z_score
+from exact import F64, ExactModel, generator, normal
 from torch import distributions
 
 from ebm_app.objectives.regression import CTSM
-from ebm_app.objectives.time_sampling import SharedTimes
 from ebm_app.paths import LinearVPPath
 from ebm_app.ratios.densities import (
     DensityPair,
@@ -19,11 +18,8 @@ from ebm_app.ratios.densities import (
     standard_normal,
 )
 from ebm_app.ratios.methods import GaussianNet, TimeScoreRatio, TimeScores
-from ebm_app.ratios.plots import SIDE, TIMES, density_planes
 from ebm_app.ratios.problems import EvaluationPoints, Problem, train
 from ebm_app.utils.errors import NumericalError
-
-NUM = 20_000
 
 
 def of_torch(means, std):
@@ -65,20 +61,7 @@ def test_log_densities_match_torch(pair, p0, p1):
     torch.testing.assert_close(pair.log_ratio(x), expected, rtol=1e-9, atol=1e-8)
 
 
-@every_pair
-def test_moments_match_samples(pair, p0, p1, float64):
-    x0, x1 = pair.p0.sample(NUM, generator(3)), pair.p1.sample(NUM, generator(4))
-    assert z_score(x1.square().mean(1), pair.p1.second_moment) < 4
-    if pair is not CASES["information"][0]:
-        assert z_score((x1 - x0).square().mean(1), pair.bridge_moment()) < 4
-    for x, density in ((x0, p0), (x1, p1)):
-        for axis in range(pair.dim):
-            assert z_score(x[:, axis], density.mean[axis].item()) < 4
-            assert z_score((x[:, axis] - density.mean[axis]) ** 2, density.variance[axis]) < 4
-
-
 METHODS = {
-    "ctsm": TimeScores(objective="ctsm"),
     "ctsm_v": TimeScores(),
     "matrix": TimeScores(is_matrix=True),
 }
@@ -126,23 +109,6 @@ def test_divergence_raises_and_keeps_the_first_weights():
             assert at.best_step == 0 and math.isfinite(at.best_error)
 
 
-def test_shared_times_have_equal_counts():
-    shared = SharedTimes(LinearVPPath(), 1e-3, 4)
-    t, weight = shared.sample(12, generator())
-    times = t.view(4, 3)
-    assert (times == times[:, :1]).all() and (weight == 1).all()
-    assert torch.allclose(times[:, 0].sort().values.diff(), torch.tensor(0.999 / 4).double())
-
-
-def test_half_of_the_points_are_of_each_density():
-    points = EvaluationPoints(information_pair(4), 40_001, generator(3))
-    assert points.x.shape == (40_001, 4) and points.x1.shape == (20_000, 4)
-    metrics = points.metrics(points.truth + 0.5)
-    assert metrics["error"] == pytest.approx(0.25)
-    error = points.truth[-20_000:].std().item() / math.sqrt(20_000)
-    assert abs(metrics["divergence"] - 0.5 - 1.0) < 4 * error  # D/4 nats
-
-
 def with_covariance(sigma):
     net = GaussianNet(len(sigma)).double()
     with torch.no_grad():
@@ -170,47 +136,9 @@ def test_gaussian_net_is_the_time_derivative():
     assert torch.allclose(net(x, one)[:4], net(x, shared)[:4], rtol=1e-12)
 
 
-def test_time_score_terms_are_posterior_means():
-    """Against Monte Carlo over x1 given x, for one x at one time."""
-    dim, time, num = 3, 0.6, 100_000
-    sigma, x = covariance(dim, 4), normal((1, dim), 5)
-    path, v = LinearVPPath(), 1 - time**2
-    precision = torch.linalg.inv(sigma) + time**2 / v * torch.eye(dim, dtype=F64)
-    spread = torch.linalg.inv(precision)
-    x1 = (time / v * spread @ x[0]) + normal((num, dim), 6) @ torch.linalg.cholesky(spread).T
-    t = torch.full((num,), time, dtype=F64)
-    eps = (x - time * x1) / v**0.5
-    targets = path.conditional_components(path.sample(eps, x1, t, eps))
-    error = targets.std(0) / num**0.5
-    found = with_covariance(sigma)(x, t[:1])
-    assert ((found - targets.mean(0)) / error).abs().max() < 4
-
-
 def test_mutual_information_of_the_matrix():
     # the symmetric part of the weight counts
     net = with_covariance(torch.tensor([[1.0, 1.6], [0.0, 1.0]], dtype=F64))
     assert net.mutual_information() == pytest.approx(-0.5 * math.log(0.36))
     indefinite = with_covariance(torch.diag(torch.tensor([1.0, -1.0], dtype=F64)))
     assert math.isnan(indefinite.mutual_information())
-
-
-MEAN = [1.0, 3.0]
-PAIR = DensityPair(standard_normal(2), GaussianMixture([MEAN], 1.0))
-
-
-def test_planes_hold_the_draws_and_the_learned_mass():
-    model = ExactModel(LinearVPPath(), 1e-5, torch.tensor([MEAN], dtype=F64), (1.0,))
-    found = density_planes(PAIR, TimeScoreRatio(model, CTSM()), generator())
-    left, right, bottom, top = found.limits
-    area = ((right - left) / SIDE) ** 2
-    mass, drawn = (area * part.sum((1, 2)) for part in (found.learned, found.drawn))
-    assert len(mass) == len(TIMES) and found.mass == pytest.approx(mass[-1].item())
-    assert ((mass > 0.99) & (mass < 1.005)).all() and ((drawn > 0.99) & (drawn <= 1)).all()
-    # a cell of mass p counts Poisson(n p) draws: the mean of its squared z-score is 1
-    expected, counts = 40_000 * area * found.learned, 40_000 * area * found.drawn
-    z = (counts - expected)[expected > 5] / expected[expected > 5].sqrt()
-    assert z.square().mean().item() == pytest.approx(1, abs=0.1)
-    # rows increase in y
-    row, column = divmod(found.learned[-1].argmax().item(), SIDE)
-    assert left + (column + 0.5) * (right - left) / SIDE == pytest.approx(MEAN[0], abs=0.2)
-    assert bottom + (row + 0.5) * (top - bottom) / SIDE == pytest.approx(MEAN[1], abs=0.2)

@@ -27,7 +27,7 @@ from ebm_app.sampling.annealing import (
     tune,
     with_steps,
 )
-from ebm_app.sampling.log_z import bennett, from_forward, from_reverse, two_sided
+from ebm_app.sampling.log_z import bennett, from_forward, from_reverse
 from ebm_app.utils.random import BatchNoise
 
 PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1)
@@ -83,68 +83,6 @@ def test_methods_find_log_z_by_the_time_integral(name, float64):
     assert abs(result.estimate.log_z) < 3.5 * result.estimate.stderr < 1
     assert 0.3 < result.acceptance < 1
     assert (result.reverse is None) == (name != "diffused")
-
-
-@pytest.mark.parametrize("shift", [0.0, -6.0])
-def test_stderr_includes_the_gap_between_directions(shift):
-    """Reverse chains with log-weights N(s^2, s^2) agree with forward ones of N(0, s^2)."""
-    combined, *sides = two_sided(normal((40,), 4), 1 + shift + normal((20,), 5))
-    gaps = [abs(combined.log_z - side.log_z) for side in sides]
-    assert combined.stderr < 0.5 if shift == 0 else combined.stderr > 0.8 * max(gaps) > 1
-
-
-class Counted(ExactDensity):
-    """Counts the gradients per point."""
-
-    count = 0
-
-    def log_density_gradient(self, x, t):
-        Counted.count += len(x)
-        return self.score(x, t)
-
-
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("num", [16, 100])
-def test_pilot_chains_take_a_tenth_of_the_gradients(name, num, float64):
-    chains, counts = chains_of(Counted(mixture((16,))), "ais", num), []
-    chains = make_chains(chains.model, Annealing(), chains.points, 3)
-    for function in (tune, METHODS[name]):
-        Counted.count = 0
-        function(chains, num)
-        counts.append(Counted.count)
-    assert 0 < counts[0] <= 0.1 * counts[1]
-
-
-def test_trajectories_are_short_enough_for_independence(float64):
-    """The mean acceptance of any step below this is near 1, so that it does not limit the step:
-    a trajectory of 3 standard deviations returns to minus its start."""
-    means = normal((4, 16), 11)
-    means, weights = 2 * means / means.norm(dim=1, keepdim=True), (0.4, 0.3, 0.2, 0.1)
-    model = ExactModel(LinearVPPath(), 1e-3, means, (0.3,) * 4, weights, stein_channels=1)
-    chains = make_chains(ExactDensity(model), Annealing(num_temperatures=92), means, 3)
-    chains = tune(chains, 16)
-    longer = chains._replace(step_sizes=1.5 * chains.step_sizes)
-    spreads = [run_forward(each, 400).log_weight.std() for each in (chains, longer)]
-    assert spreads[0] < 1.3 < 2 < spreads[1]
-
-
-def test_mean_weight_is_z_with_tuned_steps(float64):
-    """The step sizes follow the acceptance of the pilot chains, and are below their limit."""
-    chains, weights = chains_of(ExactDensity(mixture((16,))), "ais", 4), []
-    for seed in range(20):
-        tuned = tune(chains._replace(seed=seed), 200)
-        assert (tuned.step_sizes < 1.9 * chains.deviations()).double().mean() > 0.3
-        weights.append(run_forward(tuned, 200).log_weight.exp())
-    weight = torch.cat(weights)
-    assert weight.std() > 0.1 and z_score(weight[:, None], 1.0) < 3.5
-
-
-@pytest.mark.parametrize("factor, advice", [(40.0, "acceptance"), (1e-3, "deviations")])
-def test_chains_that_hardly_move_warn(factor, advice, float64):
-    chains = tune(chains_of(ExactDensity(mixture((16,))), "ais", 16), 16)
-    chains = chains._replace(step_sizes=factor * chains.step_sizes)
-    with pytest.warns(UserWarning, match=f"{advice}.* use more temperatures"):
-        run_forward(chains, 16)
 
 
 TIMES = (0.3, 0.5)
@@ -216,7 +154,6 @@ def truth(spread):
 
 ESTIMATES = {
     "forward": lambda num, spread, seed: from_forward(forward(num, spread, seed)),
-    "reverse": lambda num, spread, seed: from_reverse(reverse(num, spread, seed)),
     "bennett": lambda num, spread, seed: bennett(
         forward(num, spread, 2 * seed), reverse(num, spread, 2 * seed + 1)
     ),
@@ -227,19 +164,12 @@ ESTIMATES = {
 }
 
 
-@pytest.mark.parametrize("spread", [0.1, 1.2])
-@pytest.mark.parametrize("name", ["forward", "reverse", "bennett"])
-def test_estimates_match_log_normal_weights(name, spread):
-    num = 150 if name == "bennett" else 4000
-    estimate = ESTIMATES[name](num, spread, 3)
-    assert abs(estimate.log_z - truth(spread)) < 3.5 * estimate.stderr
-    assert 0 < estimate.stderr < 0.15 and estimate.num == num and not estimate.warnings
-    at = MEAN + spread**2 * (name == "reverse")
-    assert abs(estimate.mean_log_weight - at) < 5 * spread / math.sqrt(num)
-    assert estimate.sd_log_weight == pytest.approx(spread, rel=0.2)
-
-
-COVERED = [("bennett", 40), ("reverse, weighted", 200), ("bennett, weighted", 30)]
+COVERED = [
+    ("forward", 200),
+    ("bennett", 40),
+    ("reverse, weighted", 200),
+    ("bennett, weighted", 30),
+]
 
 
 @pytest.mark.parametrize("name, num", COVERED)
@@ -264,10 +194,8 @@ def test_log_z_is_exact_for_constant_weights(shift):
 def test_unreliable_weights_warn():
     for call, weights in ((from_forward, forward), (from_reverse, reverse)):
         assert call(weights(500, 4.0)).warnings == ()
-        assert "too wide" in call(weights(500, 10.0)).warnings[0]
-    assert "hardly overlap" in bennett(forward(100, 8.0), reverse(100, 8.0)).warnings[0]
-    assert "7 chains" in from_forward(forward(7, 0.1)).warnings[0]
-    assert not from_forward(forward(8, 0.1)).warnings
+        assert "wide" in call(weights(500, 10.0)).warnings[0]
+    assert "overlap" in bennett(forward(100, 8.0), reverse(100, 8.0)).warnings[0]
     u = torch.zeros(1000, dtype=F64)
     u[0] = 6.5  # one dominant weight enters the standard error
     assert from_forward(u).log_z > 0.5 and from_forward(u).stderr > 0.9 * from_forward(u).log_z

@@ -2,7 +2,6 @@
 
 import json
 import resource
-import shutil
 import time
 from copy import copy
 from itertools import cycle
@@ -10,15 +9,14 @@ from itertools import cycle
 import pytest
 import torch
 from conftest import GREY
-from safetensors.torch import load, save, save_file
+from safetensors.torch import load, save
 
 from ebm_app.data.datasets import load_images
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.pretrained import BUNDLED
 from ebm_app.training.build import make_config
 from ebm_app.training.recipes import DIGITS
-from ebm_app.training.settings import Train, read_settings, with_settings
+from ebm_app.training.settings import read_settings, with_settings
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 
@@ -58,7 +56,6 @@ DAMAGE = {
     "version": ("config.json", lambda text: text.replace(b'_version": 1', b'_version": 2')),
     "kind": ("config.json", lambda text: text.replace(b'"kind": "', b'"kind": "no ')),
     "short header": ("model.safetensors", lambda content: content[:20]),
-    "short weights": ("model.safetensors", lambda content: content[:-9]),
     "nan": ("model.safetensors", first_tensor(lambda value: value * torch.nan)),
     "float8": ("model.safetensors", every_tensor(lambda value: value.to(torch.float8_e4m3fn))),
     "float32": ("model.safetensors", every_tensor(lambda x: torch.full_like(x.double(), 1e300))),
@@ -137,32 +134,3 @@ def test_huge_network_with_few_weights_is_refused_quickly(model):
     assert "does not match" in error_of_loading(model)
     assert time.perf_counter() - began < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes
-
-
-def test_lower_precision_is_converted(tmp_path):
-    folder = shutil.copytree(BUNDLED / "digits", tmp_path / "digits")
-    expected = EBM.from_pretrained("digits").state_dict()
-    weights = folder / "model.safetensors"
-    save_file({name: value.bfloat16() for name, value in expected.items()}, weights)
-    for name, value in EBM.from_pretrained(folder).state_dict().items():
-        assert torch.equal(value, expected[name].bfloat16().float())
-
-
-def test_removed_field_of_a_model_is_ignored_unless_in_use(tmp_path):
-    folder, expected = tmp_path / "digits", EBM.from_pretrained("digits")
-    path = shutil.copytree(BUNDLED / "digits", folder) / "config.json"
-    data = json.loads(path.read_text())
-    assert "early" not in data
-    path.write_text(json.dumps({**data, "early": None}))
-    assert EBM.from_pretrained(folder).config == expected.config
-    path.write_text(json.dumps({**data, "early": {"patch": 2}}))
-    error = error_in(EBM.from_pretrained, folder)
-    assert "config.json describes a model with a second network" in error and "Install" in error
-
-
-def test_removed_field_of_a_record_is_ignored_unless_in_use(tmp_path):
-    path, settings = tmp_path / "run.json", to_dict(DIGITS)
-    path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": []}}}))
-    assert with_settings(Train(), read_settings(path)) == DIGITS
-    path.write_text(json.dumps({"settings": {"train": {**settings, "early_channels": [8]}}}))
-    assert "run.json describes a model with a second network" in error_in(read_settings, path)

@@ -1,9 +1,6 @@
 """The training loop: exact resumes, batches that depend on the step only, failures; Muon."""
 
-import os
-import re
 import shutil
-import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +21,9 @@ from ebm_app.training.build import build, make_config
 from ebm_app.training.checkpoint import find_checkpoint, read_state
 from ebm_app.training.loop import fit, measure, start_run, trained
 from ebm_app.training.metrics import read_metrics
-from ebm_app.training.optimizers import NEWTON_SCHULZ, OPTIMIZERS, Muon, orthogonalise
+from ebm_app.training.optimizers import NEWTON_SCHULZ, Muon, orthogonalise
 from ebm_app.training.recipes import recipe
 from ebm_app.training.settings import with_settings
-from ebm_app.utils.errors import Interrupted
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import make_accelerator
 
@@ -64,24 +60,6 @@ class Started:
 
 def tensors_of(folder: Path, step: int) -> dict[str, torch.Tensor]:
     return load_file(folder / f"checkpoint-{step}" / "state" / "state.safetensors")
-
-
-def test_signal_ends_a_validation_between_its_batches(data, tmp_path, monkeypatch):
-    run = Started(data, tmp_path / "run", validation_steps=2)
-    original, calls = loop.bits_of_images, []
-
-    def interrupted(*args, **options):
-        run.task.ebm.model.register_forward_pre_hook(lambda *_: calls.append(1))
-        os.kill(os.getpid(), signal.SIGTERM)
-        return original(*args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "bits_of_images", interrupted)
-        with pytest.raises(Interrupted) as stop:
-            run.fit()
-    assert calls == [] and stop.value.saved == run.folder / "checkpoint-2"
-    again = Started(data, tmp_path / "run", validation_steps=2)
-    assert again.fit(stop.value.saved)["steps"] == 8
 
 
 def test_validations_do_not_depend_on_the_seed(data, tmp_path):
@@ -139,11 +117,10 @@ def test_timed_run_takes_its_time_at_any_speed(data, tmp_path, monkeypatch):
 
 #: Seconds of a start-up, a step, an image of a validation, a preview and a checkpoint
 SPEEDS = {
-    "fast": (5.0, 0.5, 0.2, 0.1, 0.1),
-    "slow validations": (5.0, 0.5, 0.9, 0.0, 0.0),
-    "slow previews": (5.0, 0.5, 0.05, 6.0, 0.1),
-    "slow disk": (5.0, 0.5, 0.05, 0.0, 2.0),
-    "slow start": (40.0, 0.5, 0.05, 0.05, 0.1),
+    "slow validations": (5.0, 1.0, 0.9, 0.0, 0.0),
+    "slow previews": (5.0, 1.0, 0.05, 6.0, 0.1),
+    "slow disk": (5.0, 1.0, 0.05, 0.0, 2.0),
+    "slow start": (40.0, 1.0, 0.05, 0.05, 0.1),
 }
 
 
@@ -157,26 +134,13 @@ def test_all_but_training_takes_a_fifth_of_a_timed_run(data, tmp_path, monkeypat
     last = 2 * validation + save  # any run has one validation and one checkpoint
     assert other <= max(0.2 * 120, start + last + step) + 1e-6
     assert result["seconds"] <= 120 + last + step and 2 <= result["validation_images"] <= 10
-    assert result["seconds"] >= 120 - last - step and result["steps"] >= 150
+    assert result["seconds"] >= 120 - last - step and result["steps"] >= 75
     (checkpoint,) = [path for path in tmp_path.glob(f"checkpoint-{result['steps']}")]
     assert read_state(checkpoint).validation_images == result["validation_images"]
     rows = read_metrics(tmp_path / "metrics.jsonl")
     *steps, end = [row["step"] for row in rows if "validation_loss" in row]
     assert end == result["steps"] and all(step < result["decay_began"] for step in steps)
     assert len(steps) >= 3 or start > 24
-
-
-def test_timed_run_on_a_very_slow_machine_takes_a_step(data, tmp_path, monkeypatch, capsys):
-    """A start-up that takes all the time, or steps that take most of it."""
-    for index, (start, step, num) in enumerate([(300.0, 20.0, 1), (30.0, 31.0, 3)]):
-        folder = tmp_path / str(index)
-        run = Started(data, folder, **MINUTES, validation_images=10, num_preview_images=9)
-        with monkeypatch.context() as patch:
-            Clock(patch, step, validation=5.0, preview=10.0, save=1.0)
-            result = run.fit(start_up=start)
-        assert result["steps"] == num and result["validation_images"] == 2
-        assert result["seconds"] == start + num * step + 10 + 1
-        assert not (folder / "previews").exists() and (folder / f"checkpoint-{num}").exists()
 
 
 def test_resumed_timed_run_takes_the_remaining_time(data, tmp_path, monkeypatch):
@@ -193,28 +157,9 @@ def test_resumed_timed_run_takes_the_remaining_time(data, tmp_path, monkeypatch)
     assert result["seconds"] == 120 and result["start_up_seconds"] == 20
 
 
-def test_validations_of_few_steps_are_the_first_and_the_last(data, tmp_path):
-    Started(data, tmp_path / "run", validation_steps=None, max_train_steps=20).fit()
-    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert [row["step"] for row in rows if "validation_loss" in row] == [2, 20]
-
-
-def test_log_file_has_a_line_every_logging_interval(data, tmp_path, capsys):
-    Started(data, tmp_path, logging_steps=4, validation_steps=4).fit()
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
-    number = r"\d+\.\d+"
-    first = rf"step 4: loss {number}, \d+ images/s"
-    last = rf"step 8: loss {number}, {number} bits per dim, \d+ images/s"
-    assert all(map(re.fullmatch, (first, last), lines)) and len(lines) == 2
-
-
-TSM = {"objective": "tsm", "stein_factor": 0.0, "prediction": "normalised"}
-TSM |= {"gradient_accumulation_steps": 2, "train_batch_size": 3}
-
-
-@pytest.mark.parametrize("changes", [{"optimizer": "muon"}, TSM], ids=["muon", "tsm"])
-def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path, changes):
-    changes = changes | {"augmentation": "affine", "dropout": 0.2, "block_out_channels": (16,)}
+def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path):
+    changes = {"optimizer": "muon", "gradient_accumulation_steps": 2, "train_batch_size": 3}
+    changes |= {"augmentation": "affine", "dropout": 0.2, "block_out_channels": (16,)}
     whole, part = tmp_path / "whole", tmp_path / "part"
     Started(data, whole, **changes).fit()
     shutil.copytree(whole, part)
@@ -222,24 +167,11 @@ def test_resume_is_exact_with_dropout_and_checkpointing(data, tmp_path, changes)
     resumed = Started(data, part, gradient_checkpointing=True, **changes)
     assert resumed.task.ebm.model.net.unet.is_gradient_checkpointing
     before = read_state(part / "checkpoint-4")
-    assert before.step == 4 and before.training_seconds > 0
     result = resumed.fit(find_checkpoint(part, "latest"))
     assert result["steps"] == 8 and result["core_seconds"] > before.core_seconds > 0
-    speed = 4 * result["total_batch_size"] / (result["training_seconds"] - before.training_seconds)
-    assert result["images_per_second"] == pytest.approx(speed)
     assert equal_tensors(tensors_of(whole, 8), tensors_of(part, 8))
     rows = [read_metrics(folder / "metrics.jsonl") for folder in (whole, part)]
     assert without_speeds(rows[0]) == without_speeds(rows[1])
-
-
-def test_length_may_change_on_a_resume(data, tmp_path):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    decaying = {"checkpointing_steps": 2, "lr_decay_steps": 2, "max_train_steps": 4}
-    assert Started(data, whole, **decaying).fit()["decay_began"] == 2
-    constant = {**decaying, "lr_decay_steps": 0, "max_train_steps": 2}
-    Started(data, part, **constant).fit()
-    assert Started(data, part, **decaying).fit(part / "checkpoint-2")["steps"] == 4
-    assert equal_tensors(tensors_of(whole, 4), tensors_of(part, 4))
 
 
 def test_accumulated_batches_match_one_large_batch(data, tmp_path, finished):
@@ -249,14 +181,6 @@ def test_accumulated_batches_match_one_large_batch(data, tmp_path, finished):
     ours, theirs = tensors_of(tmp_path / "run", 8), tensors_of(finished.folder, 8)
     for name in (name for name in ours if name.startswith("weights.")):
         torch.testing.assert_close(ours[name], theirs[name], atol=2e-5, rtol=1e-4)
-
-
-def test_other_number_of_processes_is_refused(data, tmp_path, finished):
-    folder = shutil.copytree(finished.folder / "checkpoint-8", tmp_path / "checkpoint-8")
-    path = folder / "state" / "state.json"
-    path.write_text(path.read_text().replace('"num_processes": 1', '"num_processes": 3'))
-    message = error_of(Started(data, tmp_path / "run").start, folder)
-    assert "by 3 processes, got 1" in message and "torchrun --nproc_per_node 3" in message
 
 
 def test_batch_is_a_function_of_seed_and_step(data, tmp_path):
@@ -355,16 +279,3 @@ def test_newton_schulz_steps_act_on_singular_values():
         for _ in range(5):
             values = a * values + b * values**3 + c * values**5
         torch.testing.assert_close(result, left @ (values[..., None] * right))
-
-
-def test_muon_is_adam_on_other_weights():
-    runs = []
-    for name in ("adam", "muon"):
-        weights = [nn.Parameter(normal(shape).float()) for shape in [(32,), (2, 64, 3, 3)]]
-        optimizer = OPTIMIZERS[name](weights, lr=0.01, weight_decay=0.1)
-        for step in range(3):
-            for weight in weights:
-                weight.grad = normal(weight.shape, step).float()
-            optimizer.step()
-        runs.append(weights)
-    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))

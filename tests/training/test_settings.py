@@ -5,21 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import error_of
 
-from ebm_app.config import EBMConfig, UNetConfig
 from ebm_app.data.datasets import load_images
-from ebm_app.ebm import EBM
-from ebm_app.flow import Flow, FlowConfig
 from ebm_app.training.build import make_config
 from ebm_app.training.recipes import (
-    FORMATS,
     IMAGES,
-    SIZES,
-    fitting_size,
-    input_frequencies,
-    network_settings,
     recipe,
 )
 from ebm_app.training.schedule import learning_rate
@@ -34,8 +25,6 @@ from ebm_app.training.settings import (
 )
 
 DATA = load_images("digits")
-#: Data of the recipe for any images
-OTHER = dataclasses.replace(DATA, name="images")
 
 
 def config_of(data=DATA, flow=None, **settings):
@@ -55,38 +44,15 @@ def test_settings_replace_those_of_the_recipe():
     assert "dropout" in error_of(with_settings, base, {"dropout": 1.5})
 
 
-def test_named_data_sets_have_the_formats_of_their_help():
-    assert FORMATS["digits"] == (DATA.image_shape, DATA.num_levels)
-    assert recipe("cifar10", *FORMATS["cifar10"]).block_out_channels == (32, 64, 64)
-
-
-def test_size_selects_the_network_of_the_recipe():
-    assert "Use tiny or small" in error_of(recipe, "digits", (1, 8, 8), 17, "base")
-    assert "unknown size 'huge'" in error_of(recipe, "images", (1, 8, 8), 17, "huge")
-    tiny = recipe("digits", DATA.image_shape, DATA.num_levels, "tiny")
-    assert tiny.block_out_channels == (32, 48) and tiny.augmentation == "affine"
-    large = recipe("images", (3, 64, 64), 256, "base")
-    assert max(large.block_out_channels) == 256 and large.max_train_minutes == 480
-    assert large.size == "base" and large.optimizer == "adam"
-
-
-def test_eps_follows_from_the_dequantisation_unless_it_is_set():
-    own = config_of()
-    assert config_of(t_margin=1e-6).t_margin == 1e-6 < own.t_margin
-    uniform = config_of(dequantisation="uniform", prediction="moments")
-    assert uniform.t_margin == pytest.approx(5e-9 * (256 / 17) ** 2)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dequantisation": "uniform"}, "dequantisation truncated"),
-        ({"dequantisation": "decoder"}, "decoder"),
-        ({"prediction": "raw"}, "Use divergence squared"),
-        ({"stein_factor": 0.0}, "needs a Stein head"),
-        ({"objective": "tsm"}, "Set stein_factor to 0"),
+        ({"dequantisation": "uniform"}, "dequantisation"),
+        ({"prediction": "raw"}, "divergence"),
+        ({"stein_factor": 0.0}, "Stein head"),
+        ({"objective": "tsm"}, "stein_factor"),
         ({"objective": "ctsm_m"}, "ctsm_v"),
-        ({"space": "copula"}, "Set flow to a copula flow"),
+        ({"space": "copula"}, "flow"),
     ],
 )
 def test_incompatible_settings_are_refused(settings, message):
@@ -107,12 +73,6 @@ def test_recorded_run_gives_the_defaults_of_a_resume():
         assert run.output_dir == Path("other") and run.device == "cpu" and run.seed == 3
 
 
-def test_other_settings_of_a_resumed_run_are_refused():
-    recorded = Train(max_train_steps=3)
-    message = error_of(resumed, recorded, dataclasses.replace(recorded, seed=4))
-    assert "but seed is 4 and was 0" in message
-
-
 def test_steps_and_minutes_replace_each_other():
     steps, minutes = {"max_train_steps": 7}, {"max_train_minutes": 2.0}
     for base, settings, length in (
@@ -126,55 +86,14 @@ def test_steps_and_minutes_replace_each_other():
     assert "Use one" in error_of(with_settings, IMAGES, steps | minutes)
 
 
-def test_recipe_of_images_fits_their_space():
-    ebm = config_of(OTHER)
-    assert (ebm.prediction, ebm.dequantisation) == ("levels", "truncated_normal")
-    assert ebm.net.dropout == 0
-    flow = Flow(FlowConfig("images", OTHER.image_shape, OTHER.num_levels, "gaussian"))
-    latent = config_of(OTHER, flow)
-    assert (latent.prediction, latent.dequantisation) == ("moments", "uniform")
-    assert (latent.space, latent.t_margin, latent.net_input) == ("gaussian", 1e-3, "x")
-    assert input_frequencies(200)[::5] == (3.125, 100.0)
-    assert input_frequencies(2) == (1.0,)
-
-
-def test_wsd_warms_up_stays_constant_and_decays():
+def test_learning_rate_follows_its_schedule():
     config = Train(learning_rate=1.0, max_train_steps=20, lr_warmup_steps=4, lr_decay_steps=5)
     rates = [learning_rate(config, step, step / 20) for step in range(21)]
     assert rates[:5] == [0.0, 0.25, 0.5, 0.75, 1.0] and set(rates[4:16]) == {1.0}
     assert rates[15:] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
-
-
-@pytest.mark.parametrize(("steps", "warmup"), [(4000, 100), (200, 20), (20, 2)])
-def test_schedule_defaults_are_fractions_of_the_run(steps, warmup):
-    config = Train(learning_rate=1.0, max_train_steps=steps)
-    rates = [learning_rate(config, step, step / steps) for step in range(steps + 1)]
-    assert rates.index(1.0) == warmup
-    assert [step for step, rate in enumerate(rates) if rate == 1][-1] == 0.75 * steps
-    assert rates[round(0.9 * steps)] == pytest.approx(0.4) and rates[-1] == 0
-
-
-def test_cosine_falls_over_the_whole_run():
     config = Train(learning_rate=1.0, lr_scheduler="cosine", lr_warmup_steps=0, max_train_steps=4)
     rates = [learning_rate(config, step, step / 4) for step in range(5)]
     assert rates == pytest.approx([1.0, 0.8535534, 0.5, 0.1464466, 0.0])
-
-
-@pytest.mark.parametrize(
-    ("settings", "size"),
-    [
-        ({"max_train_minutes": 10.0}, "tiny"),
-        ({"max_train_minutes": 60.0}, "small"),
-        ({"max_train_minutes": 10.0, "dataset": "digits"}, "small"),
-        ({"max_train_minutes": 2.0, "dataset": "digits"}, "tiny"),
-        ({"max_train_minutes": 2.0, "device": "cuda"}, "small"),
-        ({"max_train_steps": 10}, "small"),
-        ({"max_train_minutes": 2.0, "size": "base"}, "base"),
-    ],
-)
-def test_size_of_the_network_follows_time_and_device(settings, size, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert fitting_size(Train(**{"dataset": "images", "device": "cpu", **settings})) == size
 
 
 def test_json_files_of_settings_are_read(tmp_path):
@@ -187,14 +106,3 @@ def test_json_files_of_settings_are_read(tmp_path):
         assert name in error_of(with_settings, Train(), read_settings(path))
     path.write_text('{"settings": {"sampler": "dpm"}}')
     assert "training run" in error_of(read_settings, path)
-
-
-def test_network_of_every_size_fits_the_images():
-    sizes = [("tiny", 64, 0.6), ("small", 64, 1.06), ("base", 64, 36)]
-    sizes += [("large", 64, 121), ("base", 28, 25.8)]
-    for size, side, millions in sizes:
-        net = UNetConfig(**network_settings(SIZES[size], (3, side, side)))
-        with torch.device("meta"):
-            ebm = EBM(EBMConfig("mine", (3, side, side), 256, net=net))
-        weights = sum(weight.numel() for weight in ebm.parameters())
-        assert weights == pytest.approx(1e6 * millions, rel=0.1)

@@ -12,7 +12,7 @@ from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.fitting import fit, select_average
 from ebm_app.utils.quadrature import gauss_legendre, integrate
 from ebm_app.utils.random import initial_weights
-from ebm_app.utils.tensors import derivative, expand_like
+from ebm_app.utils.tensors import derivative
 
 
 def monomial(degree):
@@ -80,14 +80,6 @@ def test_solver_fails_with_an_error_and_ends(name, monkeypatch):
         integrate(rate, 0.0, 1.0, SCALES)
 
 
-def test_factor_scales_the_steps_of_adam():
-    """The first step of Adam is the learning rate, whatever the gradient."""
-    weight = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    steps = fit([weight], lambda step: 7 * weight.sum(), 2, 0.1, factor=lambda n: 0.5 / (1 + n))
-    assert next(steps) == 1 and weight.item() == pytest.approx(-0.05)
-    assert next(steps) == 2 and weight.item() == pytest.approx(-0.075)
-
-
 def test_non_finite_loss_raises():
     weight = torch.ones(1, requires_grad=True)
     with pytest.raises(NumericalError, match="step 3 is nan"):
@@ -116,11 +108,6 @@ def test_best_average_has_the_smallest_validation_loss():
     best, last = select_average(module, train(1), 1, validate, 0.5, 2)
     # the last step is validated too; the decay of step 1 is 1/11
     assert best.weight.item() == 8 and last.weight.item() == pytest.approx(8 + 10 / 11)
-
-
-def test_coefficients_with_two_dimensions_are_refused():
-    with pytest.raises(ValueError, match=r"\(4, 1\)"):
-        expand_like(torch.ones(4, 1), torch.ones(4, 3))
 
 
 def test_derivatives_and_initial_weights_are_thread_safe():
