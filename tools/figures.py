@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -26,7 +27,7 @@ METHODS = {
     "ctsm_v_time1": ("CTSM-v", "C2"),
 }
 #: Dimension of the curves of the error over training steps
-DIM = 320
+DIM = 160
 Rows = list[dict[str, Any]]
 
 
@@ -78,8 +79,8 @@ def plot_information(rows: Rows, runs: Rows) -> Figure:
     for method, (name, color) in METHODS.items():
         dims, found = rows_of(rows, "mi_d", method)
         times.plot(dims, [row["ms"] for row in found], "o-", ms=4, color=color, label=name)
-        estimates = [row["matrix"] for row in found]
-        band(values, dims, estimates, [row["matrix_deviation"] for row in found], name, color)
+        means, deviations = ([row[key] for row in found] for key in ("matrix", "matrix_deviation"))
+        band(values, dims, means, deviations, name, color)
         (last,) = (row for row in found if row["problem"] == f"mi_d{DIM}")
         keys = ("problem", "method", "learning_rate", "iterations")
         curves = [run["curve"] for run in runs if all(run[key] == last[key] for key in keys)]
@@ -99,16 +100,17 @@ def plot_information(rows: Rows, runs: Rows) -> Figure:
 def band(
     axes: Axes,
     x: Sequence[float],
-    means: Sequence[float],
-    deviations: Sequence[float],
+    means: Sequence[float | None],
+    deviations: Sequence[float | None],
     name: str,
     color: str,
 ) -> None:
-    """Plot means and a band of one standard deviation."""
+    """Plot the means that are finite, and a band of one standard deviation."""
+    points = [point for point in zip(x, means, deviations, strict=True) if None not in point]
+    x, means, deviations = map(np.array, zip(*points, strict=True))
     axes.plot(x, means, "o-", ms=4, color=color, label=name)
-    pairs = [*zip(means, deviations, strict=True)]
-    low, high = [max(m - d, m / 10) for m, d in pairs], [m + d for m, d in pairs]
-    axes.fill_between(x, low, high, color=color, alpha=0.2, lw=0)
+    low = np.maximum(means - deviations, means / 10)  # positive on a logarithmic axis
+    axes.fill_between(x, low, means + deviations, color=color, alpha=0.2, lw=0)
 
 
 if __name__ == "__main__":

@@ -167,9 +167,11 @@ def ratios_table() -> str:
 def cost_table() -> str:
     """Return the cost of a training step by objective, and of estimators by model."""
     rows = []
-    for row in figures_of("cost", "digits")[0]["table"]:
-        share = f"{number(row['of tsm'], 2)} of TSM"
-        rows.append([f"step, {row['step']}", f"{number(row['ms'], 0)} ms", share])
+    for command, record in records("cost").items():
+        for row in record["figures"]["table"]:
+            name = f"step, {row['step']}, `{model_of(command)}`"
+            share = f"{number(row['of tsm'], 2)} of TSM"
+            rows.append([name, f"{number(row['ms'], 0)} ms", share])
     for model in ("digits", "mnist"):
         estimators = max((x["estimators"] for x in figures_of("bits", model)), key=len)
         for name, result in estimators.items():
@@ -179,16 +181,16 @@ def cost_table() -> str:
     return with_commands(markdown("what | cost | compared with", rows), "cost")
 
 
-def paper_rows(problem: str) -> list[Figures]:
-    """Return the rows of the paper's problems whose name begins with ``problem``."""
-    tables = (record["figures"].get("table", ()) for record in records("paper").values())
-    return [row for table in tables for row in table if row.get("problem", "").startswith(problem)]
+def paper_rows(*problems: str) -> list[Figures]:
+    """Return the rows of the problems whose names begin with one of ``problems``."""
+    tables = (record["figures"]["table"] for record in records("paper").values())
+    return [row for table in tables for row in table if row["problem"].startswith(problems)]
 
 
-def paper_toy(problem: str) -> str:
+def paper_toy() -> str:
     """Return errors of the log ratio, beside those of the paper, and the terms of Theorem 4."""
     rows = []
-    for row in paper_rows(problem):
+    for row in paper_rows("gaussians", "mixtures"):
         terms = (row[key] for key in ("kl_squared", "discretisation", "estimation"))
         kl_squared, first, second = map(significant, terms)
         rows.append(
@@ -216,7 +218,7 @@ def paper_information() -> str:
             [
                 f"`{row['problem']}`",
                 f"`{row['method']}`",
-                number(value, 2, deviation),
+                number(value, 2, deviation) or "no value",
                 f"{row.get('truth', row.get('divergence_truth')):g}",
                 significant(row["error"]),
                 number(row.get("ms"), 1),
@@ -284,9 +286,9 @@ def information(dim: int) -> str:
     return number(figures["value"], 2, figures["stderr"])
 
 
-def cost_of_a_step() -> str:
-    """Return the time of a step of CTSM-v divided by that of TSM."""
-    (figures,) = figures_of("cost", "digits")
+def cost_of_a_step(model: str) -> str:
+    """Return the time of a step of CTSM-v divided by that of TSM, on the network of a model."""
+    (figures,) = figures_of("cost", model)
     return next(number(row["of tsm"], 2) for row in figures["table"] if row["step"] == "ctsm_v")
 
 
@@ -309,11 +311,11 @@ RENDERERS: dict[str, Callable[[], str]] = {
     "ratios": ratios_table,
     "cost": cost_table,
     "models": models_table,
-    "paper-gaussians": partial(paper_toy, "gaussians"),
-    "paper-mixtures": partial(paper_toy, "mixtures"),
+    "paper-toy": paper_toy,
     "paper-information": paper_information,
     "mi-40": partial(information, 40),
-    "cost-ctsm-v": cost_of_a_step,
+    "cost-ctsm-v": partial(cost_of_a_step, "digits"),
+    "cost-ctsm-v-mnist": partial(cost_of_a_step, "mnist"),
     "frechet-cifar10": partial(frechet, "cifar10", "table"),
     "frechet-cifar10-held-out": partial(frechet, "cifar10", "floor"),
     **{f"bits-{name}": partial(bits_of, name) for name in ("mnist", "fashion", "cifar10")},
