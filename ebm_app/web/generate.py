@@ -33,8 +33,8 @@ DRAWS = 4
 SIDE = 128
 STORED = "Ten samples that are stored with the model. Press Generate for others."
 INTRO = (
-    "# Images drawn from the model\nBelow each image is a lower bound on its log-likelihood in "
-    "nats with its standard error, the number of the Score page."
+    f"# Images drawn from the model\nA model that learned by {shared.PAPER} draws images. Below "
+    "each one is its log-likelihood in nats with its standard error, the number of the Score page."
 )
 #: JavaScript that writes what is needed to repeat a run into the address of the browser
 WRITE_LINK = """(...values) => {

@@ -41,11 +41,7 @@ FIRST_EXAMPLE = "(examples, upload) => examples?.[0]?.image ?? null"
 KEEP_UPLOAD = "(examples, upload) => upload ?? examples?.[0]?.image ?? null"
 #: JavaScript that clears the answer, and changes the number that starts the next run
 CLEAR = "() => [Date.now(), null, 'Computing', null, null, null, {}]"
-INTRO = (
-    "Upload or draw an image. A model that learned the density of its training images computes "
-    "how likely yours is among them, whether it is unusual, and what it may show. It learned by "
-    "[conditional time score matching](https://arxiv.org/abs/2502.02300)."
-)
+INTRO = f"Upload or draw an image. {shared.SUMMARY} It learned by {shared.PAPER}."
 #: Help with the words of the answer
 WORDS = (
     "- **nats**: log p(x) is the natural logarithm of the probability density of the image. Ten "

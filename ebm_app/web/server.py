@@ -1,18 +1,26 @@
 """Server of the web app: access control, upload limits and style."""
 
 import os
+import re
 from collections.abc import Sequence
 
 import gradio as gr
+from gradio.routes import templates
+from jinja2 import ChoiceLoader, DictLoader
 from PIL import Image
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import FileResponse
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ebm_app.evaluation.held_out import SAMPLES_FILE
+from ebm_app.pretrained import BUNDLED
 from ebm_app.utils.errors import UserError
 
 from . import LOCAL_HOSTS
+from .shared import SUMMARY, TITLE
 
 #: Max queued events. Further events are refused with a message.
 MAX_QUEUE = 16
@@ -85,6 +93,27 @@ class SecurityPolicy:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
+#: Picture of a link preview
+PREVIEW_FILE = BUNDLED / "mnist" / SAMPLES_FILE
+#: Preview of a link, by Jinja. The root is the address of this server.
+PREVIEW = f"""
+<meta property="og:type" content="website" />
+<meta property="og:title" content="{TITLE}" />
+<meta property="og:description" content="{SUMMARY}" />
+<meta property="og:image" content="{{{{ config.root }}}}/preview.png" />
+<meta name="twitter:card" content="summary" />
+"""
+
+
+def set_preview() -> None:
+    """Replace the link preview in gradio's page, which shows gradio and its picture."""
+    loader, name = templates.env.loader, "frontend/index.html"
+    page = loader.get_source(templates.env, name)[0]
+    page = re.sub(r'<meta\s[^>]*"(og|twitter):[^>]*>', "", page)
+    page = page.replace("<head>", f"<head>{PREVIEW}", 1)
+    templates.env.loader = ChoiceLoader([DictLoader({name: page}), loader])
+
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -120,6 +149,7 @@ def serve(
     try:
         app.launch(
             server_name=host,
+    set_preview()
             server_port=port,
             auth=auth,
             share=False,
@@ -142,6 +172,7 @@ def serve(
                 ]
             },
         )
+                "routes": [Route("/preview.png", lambda request: FileResponse(PREVIEW_FILE))],
     except (OSError, OverflowError):
         raise UserError(
             f"Cannot listen on {host}:{port}: the port is in use or the address is invalid. "

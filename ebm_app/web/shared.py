@@ -27,6 +27,12 @@ from ebm_app.utils.errors import UserError
 from .models import Models
 
 TITLE = "How likely is this image?"
+SUMMARY = (
+    "A model that learned the density of its training images computes how likely yours is among "
+    "them, whether it is unusual, and what it may show."
+)
+#: Link to the paper, in Markdown
+PAPER = "[conditional time score matching](https://arxiv.org/abs/2502.02300)"
 MAX_SEED = 2**31 - 1
 #: Min seconds between two updates of a run
 INTERVAL = 0.5

@@ -34,7 +34,7 @@ PATHS = {"variance preserving": None, "Schrödinger bridge": 1.0}
 METHODS = {"CTSM-v": "ctsm_v_time1", "CTSM": "ctsm_time1", "TSM": "tsm_stein"}
 INTRO = (
     "# Learn a density ratio with a known answer\n"
-    "A network learns log p₁/p₀ of two known densities from their draws: p₀ is the reference at "
+    f"A network learns log p₁/p₀ of two known densities by {shared.PAPER}: p₀ is the reference at "
     "t = 0, p₁ the data at t = 1. The plot compares the learned with the true log ratio."
 )
 WORDS = (

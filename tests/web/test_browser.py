@@ -252,6 +252,7 @@ def test_hostile_model_folder_reaches_no_other_origin(browser, page_files, folde
             f"# Card\n<img src={origin}/img><style>@import url({origin}/css);</style>"
             f"<form action={origin}/form><button>Send</button></form><script src={origin}/script>"
             f"</script><p style='background: url({origin}/style)'>text</p>\n\n"
+    assert page.title().startswith("Mutual information")
             f"text ![image]({origin}/markdown)"
         )
         app = build_app(Models({name: hostile}))
