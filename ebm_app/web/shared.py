@@ -6,7 +6,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from html import escape
@@ -121,16 +121,19 @@ def start_by(
     inputs: list[gr.Component],
     outputs: list[gr.Component],
     kind: str,
+    cancels: Sequence[Dependency] = (),
     **fixed: Any,
 ) -> Dependency:
     """Add a button that starts an endpoint, and is a stop button while it runs. Return the event
-    of the start. ``fixed`` are passed to ``run`` and are not inputs of the endpoint."""
+    of the start, which cancels other events. ``fixed`` are passed to ``run`` and are not inputs of
+    the endpoint."""
     start = gr.Button(action, variant="primary", elem_id=run.__name__)
     stop = gr.Button("Stop", variant="stop", visible=False)
 
     buttons, idle = [start, stop], SWITCH.format(running="false")
     # first, since the browser runs the events of a click one after the other
-    start.click(None, None, buttons, js=SWITCH.format(running="true"), **AT_ONCE)
+    running = SWITCH.format(running="true")
+    start.click(None, None, buttons, js=running, cancels=[*cancels], **AT_ONCE)
     options = {"api_name": run.__name__, **QUEUES[kind]}
     event = start.click(endpoint(run, **fixed), inputs, outputs, **options)
     for end in (event.success, event.failure):  # `then` does not run after an error

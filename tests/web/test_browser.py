@@ -18,6 +18,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from ebm_app.web.app import PAGES, build_app
+from ebm_app.web.generate import generate
 from ebm_app.web.models import Models
 from ebm_app.web.score import Scorer
 from ebm_app.web.server import serve
@@ -201,6 +202,48 @@ def test_progress_is_shown_until_the_number(visit, tmp_path):
     send(page, save_digit(tmp_path / "2.png", 2))
     expect(page.locator("#answer h2")).not_to_have_text(old, timeout=WAIT)
     assert page.evaluate("window.sawProgress")
+
+
+def test_captions_of_stored_samples_arrive(browser, tmp_path):
+    page = browser.new_page()
+    with served(["--model", "digits"], tmp_path) as address:
+        page.goto(f"{address}/generate")
+        expect(page.locator(".small img")).to_have_count(10, timeout=WAIT)
+        expect(page.locator(".small .caption-label")).to_have_count(10, timeout=WAIT)
+        page.close()
+
+
+def test_selected_sample_is_scored(visit, models, tmp_path):
+    page = visit("generate", query="&model=grey&images=3&sampler=dpm&steps=3&seed=7")
+    caption = page.locator(".small .caption-label").nth(1)
+    expect(caption).to_have_text(re.compile("log p"), timeout=WAIT)
+    page.locator(".small .thumbnail-item").nth(1).click()
+    scenes.press(page, "Score the selected image")
+    *_, (images, *_) = generate("grey", "dpm", 3, 3, 7, False, models=models)
+    images[1][0].save(tmp_path / "1.png")
+    expected, _ = answer_of(tmp_path / "1.png", models)
+    expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
+
+
+def test_phone_shows_the_answer_of_a_clicked_example(visit):
+    page = visit(width=390)
+    answer(page)
+    page.locator(".small .thumbnail-item").nth(2).click()
+    expect(page.locator("#answer h2")).to_be_in_viewport(timeout=WAIT)
+
+
+def test_phone_keeps_the_height_of_the_answer(visit, tmp_path):
+    page = visit(width=390)
+    answer(page)
+    drawing = page.get_by_label("Draw", exact=True)
+    place = "element => element.getBoundingClientRect().top + scrollY"
+    page.get_by_test_id("matplotlib").locator("img").wait_for(timeout=WAIT)
+    before = drawing.evaluate(place)
+    page.route("**/queue/join*", lambda route: None)
+    send(page, save_digit(tmp_path / "1.png", 1))
+    expect(page.locator("#answer")).to_contain_text("Computing", timeout=WAIT)
+    page.wait_for_timeout(500)
+    assert abs(drawing.evaluate(place) - before) < 20
 
 
 def test_pages_have_addresses_and_the_back_button_works(visit):

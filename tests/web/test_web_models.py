@@ -164,7 +164,8 @@ def test_steps_and_final_images_are_shown(models, monkeypatch):
     expected = ebm.sample(5, "probability_flow", seed=7, num_steps=3)
     found = ebm.likelihood(expected, repeats=generate.DRAWS)
     bounds = [*zip(found.log_prob.tolist(), found.error.tolist(), strict=True)]
-    images, *_, grid = steps[-1]
+    images, *_, grid, metrics = steps[-1]
+    assert [*zip(*metrics.values(), strict=True)] == bounds
     shown = zip(images, to_uint8(expected), bounds, strict=True)
     for (picture, text), image, (bound, error) in shown:
         factor = picture.width // 8
