@@ -119,7 +119,7 @@ def build(seed: int, device: str) -> None:
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
             problem = gr.Dropdown([*PROBLEMS], value=first, label="Problem")
-            iterations = shared.slider(1, MAX_ITERATIONS, 600, label="Iterations")
+            iterations = shared.slider(1, MAX_ITERATIONS, 2_000, label="Iterations")
             controls = gr.Column()
             with gr.Accordion("Advanced", open=False):
                 # all paths at first, so that the API accepts them with any problem

@@ -23,7 +23,7 @@ ENDPOINTS = {
     "/score": {"model": "grey", "image": None, "repeats": 4, "as_is": False},
     "/toy": {
         **{"problem": "two Gaussians, D = 2", "path": "variance preserving", "method": "CTSM-v"},
-        **{"learning_rate": 1e-2, "iterations": 600, "seed": 5},
+        **{"learning_rate": 1e-2, "iterations": 2_000, "seed": 5},
     },
 }
 RETURNS = {
