@@ -75,8 +75,14 @@ CSS = """
 .hide-empty:has([aria-label="Empty value"]), .hide-empty:has(.empty) { display: none !important; }
 /* room for the answer, so that nothing moves while it is computed */
 #answer { min-height: 13rem; }
-/* narrow screens: show the result above the settings */
-@media (max-width: 640px) { .first { order: -1; } }
+/* narrow screens: show the result above the settings, and keep its height */
+@media (max-width: 640px) {
+  .first { order: -1; }
+  #classes, #bits { display: flex !important; min-height: 9.5rem; }
+  #bits { min-height: calc(44vw + 1rem); }
+  #classes:has(.empty), #bits:has(.empty) { visibility: hidden; }
+}
+footer .divider { display: none !important; }
 """
 #: Images that cannot be loaded, as after the end of the server, are left blank.
 HEAD = """<script>
@@ -86,12 +92,6 @@ for (const [event, visibility] of [["error", "hidden"], ["load", ""]])
   }, true);
 </script>"""
 
-
-class SecurityPolicy:
-    """ASGI middleware that adds ``POLICY`` to every response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
 
 #: Picture of a link preview
 PREVIEW_FILE = BUNDLED / "mnist" / SAMPLES_FILE
@@ -113,6 +113,12 @@ def set_preview() -> None:
     page = page.replace("<head>", f"<head>{PREVIEW}", 1)
     templates.env.loader = ChoiceLoader([DictLoader({name: page}), loader])
 
+
+class SecurityPolicy:
+    """ASGI middleware that adds ``POLICY`` to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_policy(message: Message) -> None:
@@ -143,13 +149,13 @@ def serve(
         UserError: if the server cannot listen on the address.
     """
     Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
+    set_preview()
     for name in ("NO_PROXY", "no_proxy"):  # gradio requests its own address once at startup
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), *LOCAL_HOSTS]))
     app.queue(max_size=MAX_QUEUE, default_concurrency_limit=1)
     try:
         app.launch(
             server_name=host,
-    set_preview()
             server_port=port,
             auth=auth,
             share=False,
@@ -166,13 +172,13 @@ def serve(
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={
+                "routes": [Route("/preview.png", lambda request: FileResponse(PREVIEW_FILE))],
                 "middleware": [
                     Middleware(SecurityPolicy),
                     Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts]),
-                ]
+                ],
             },
         )
-                "routes": [Route("/preview.png", lambda request: FileResponse(PREVIEW_FILE))],
     except (OSError, OverflowError):
         raise UserError(
             f"Cannot listen on {host}:{port}: the port is in use or the address is invalid. "

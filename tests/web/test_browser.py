@@ -158,7 +158,7 @@ def test_answer_has_one_number_and_its_rank(visit, models, tmp_path):
     head, metrics = answer_of(tmp_path / "1.png", models)
     expect(page.locator("#answer")).to_contain_text(head, timeout=WAIT)
     share = (models.open("grey").held_out.bits > metrics["bits_per_dim"]).mean()
-    expect(answer(page)).to_contain_text(f"More likely than {share:.0%} of 20 held-out images")
+    expect(answer(page)).to_contain_text(f"More likely than {share:.0%} of held-out images")
     expect(page.get_by_test_id("matplotlib").locator("img")).to_be_visible(timeout=WAIT)
     assert page.get_by_text("integral").count() == 0
     assert page.get_by_text("Unusual regions").locator("visible=true").count() == 0
@@ -178,7 +178,7 @@ def test_early_upload_is_kept(visit, models, tmp_path):
     expected, _ = answer_of(tmp_path / "1.png", models)
     expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
     held[0].continue_()
-    expect(page.locator(".small img")).to_have_count(10, timeout=WAIT)
+    expect(page.locator(".small img")).to_have_count(13, timeout=WAIT)
     page.wait_for_timeout(2000)
     expect(page.locator("#answer h2")).to_have_text(expected)
 
@@ -252,6 +252,7 @@ def test_pages_have_addresses_and_the_back_button_works(visit):
     page.get_by_role("link", name="Mutual information").click()
     page.get_by_role("button", name="Learn").wait_for(timeout=WAIT)
     assert page.url.split("?")[0].endswith("/mutual-information")
+    assert page.title().startswith("Mutual information")
     page.go_back()
     page.get_by_role("button", name="Train").wait_for(timeout=WAIT)
 
@@ -295,7 +296,6 @@ def test_hostile_model_folder_reaches_no_other_origin(browser, page_files, folde
             f"# Card\n<img src={origin}/img><style>@import url({origin}/css);</style>"
             f"<form action={origin}/form><button>Send</button></form><script src={origin}/script>"
             f"</script><p style='background: url({origin}/style)'>text</p>\n\n"
-    assert page.title().startswith("Mutual information")
             f"text ![image]({origin}/markdown)"
         )
         app = build_app(Models({name: hostile}))
@@ -346,7 +346,7 @@ def test_flagged_image_is_reported(visit, tmp_path):
     page = open_score(visit)
     noise = np.random.default_rng(0).integers(0, 17, (8, 8)) * 255 / 16
     send(page, save_picture(tmp_path / "noise.png", noise.round()))
-    expect(answer(page)).to_contain_text("Flagged as unusual", timeout=WAIT)
+    expect(answer(page)).to_contain_text(" flagged as unusual", timeout=WAIT)
     expect(page.locator("#answer")).not_to_contain_text("class")
 
 
