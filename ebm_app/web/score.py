@@ -255,7 +255,7 @@ def unusual(folder: Path, images: Sequence[Image.Image], config: EBMConfig) -> l
     if len(images) < 2:
         return []
     name, caption = ("mnist", "a digit") if folder.name == "fashion" else ("fashion", "a shoe")
-    other = Image.open(BUNDLED / name / EXAMPLE_FILE.format(0))
+    other = Image.open(BUNDLED / name / EXAMPLE_FILE.format(9))
     pictures = {
         "upside down": images[1].rotate(180),
         "two in one": ImageChops.lighter(*images[:2]),

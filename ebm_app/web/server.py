@@ -78,9 +78,11 @@ CSS = """
 /* narrow screens: show the result above the settings, and keep its height */
 @media (max-width: 640px) {
   .first { order: -1; }
-  #classes, #bits { display: flex !important; min-height: 9.5rem; }
-  #bits { min-height: calc(44vw + 1rem); }
-  #classes:has(.empty), #bits:has(.empty) { visibility: hidden; }
+  #answer { min-height: 18rem; }
+  #classes, #bits { display: flex !important; }
+  #classes:has(.empty) { height: 9.5rem; visibility: hidden; overflow: hidden; }
+  #bits:has(.empty) { height: calc(44vw + 1rem); visibility: hidden; overflow: hidden; }
+  .small .caption-label { padding: 0.125rem; }
 }
 footer .divider { display: none !important; }
 """

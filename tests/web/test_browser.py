@@ -173,7 +173,7 @@ def test_early_upload_is_kept(visit, models, tmp_path):
         held.append(route) if asks_for_examples else route.continue_()
 
     page.route("**/run/predict", hold_examples)
-    page.get_by_role("link", name="Score").click()
+    page.get_by_role("link", name="Score", exact=True).click()
     send(page, save_digit(tmp_path / "1.png", 1))
     expected, _ = answer_of(tmp_path / "1.png", models)
     expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
@@ -304,7 +304,7 @@ def test_hostile_model_folder_reaches_no_other_origin(browser, page_files, folde
         for path in PAGES.values():
             page.goto(address + path)
             page.wait_for_timeout(2000)
-        card = page.get_by_test_id("markdown").filter(has_text="Card")
+        card = page.locator(".card").first
         expect(card).to_contain_text(name, timeout=WAIT)
         expect(card).to_contain_text("<form action")
         page.wait_for_timeout(2000)
@@ -380,7 +380,7 @@ def test_selected_model_is_that_of_all_pages(visit):
         )
     page.get_by_label("Model", exact=True).click()
     page.get_by_role("option", name="colour").click()
-    page.get_by_role("link", name="Score").click()
+    page.get_by_role("link", name="Score", exact=True).click()
     expect(page.get_by_label("Model", exact=True)).to_have_value(
         "Other models: colour", timeout=WAIT
     )
