@@ -3,11 +3,13 @@
 import json
 import re
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from conftest import GREY, digit, error_of, pixels, save_digit, save_picture
+from photographs import handwritten
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -127,6 +129,24 @@ def test_unusual_images_have_the_format_of_the_model(name):
     assert np.array_equal(pixels(unusual[0][0])[::-1, ::-1], pixels(images[1]))
     foreign = to_input(unusual[2][0], ebm.config)
     assert AnomalyDetector(ebm).load(folder).p_value(foreign) <= score.ALPHA
+
+
+@pytest.mark.slow
+def test_photographs_of_strokes_are_recognised(tmp_path):
+    """Of 20 photographs no digit is wrong, most are right, and few are flagged."""
+    scorer, random = (
+        score.Scorer(Models({"mnist": BUNDLED / "mnist"}), 0),
+        np.random.default_rng(1),
+    )
+    kinds = Counter()
+    for index in range(20):
+        handwritten(index % 10, random).save(tmp_path / f"{index}.png")
+        *_, last = scorer.score("mnist", str(tmp_path / f"{index}.png"))
+        named, is_flagged = last.metrics["class"], last.metrics["p_value"] <= score.ALPHA
+        kind = "unsure" if named is None else "right" if named == str(index % 10) else "wrong"
+        kinds["flagged" if is_flagged else kind] += 1
+    print(kinds)
+    assert kinds["wrong"] == 0 and kinds["right"] >= 14 and kinds["flagged"] <= 2, kinds
 
 
 def test_percentile_is_that_of_the_shown_bits(models, tmp_path, monkeypatch):
