@@ -79,9 +79,10 @@ CSS = """
 @media (max-width: 640px) {
   .first { order: -1; }
   #answer { min-height: 18rem; }
-  #classes, #bits { display: flex !important; }
-  #classes:has(.empty) { height: 9.5rem; visibility: hidden; overflow: hidden; }
-  #bits:has(.empty) { height: calc(44vw + 1rem); visibility: hidden; overflow: hidden; }
+  #classes:has(.empty), #bits:has(.empty) {
+    display: block !important; visibility: hidden; overflow: hidden; height: 9.5rem;
+  }
+  #bits:has(.empty) { height: calc(44vw + 1rem); }
   .small .caption-label { padding: 0.125rem; }
 }
 footer .divider { display: none !important; }
