@@ -32,8 +32,8 @@ CLASS_DRAWS = 2
 SURE = 0.9
 #: False-alarm rate: fraction of ordinary images that are flagged
 ALPHA = 0.05
-#: Max answers in memory
-MAX_ANSWERS = 256
+#: Max answers in memory, of about 2 MB each
+MAX_ANSWERS = 64
 #: Side of the canvas, and radius of its brush, in pixels. The strokes are about as wide as those
 #: of the digits in the data.
 SIDE, BRUSH = 280, 8
