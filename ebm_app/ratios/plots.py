@@ -118,11 +118,13 @@ def density_planes(pair: DensityPair, ratio: TimeScoreRatio, generator: torch.Ge
 
 
 def plot_planes(planes: Planes) -> Figure:
-    """Plot the draws, the learned density and the time score at ``TIMES``, a column each.
+    """Plot the draws, the learned density and the time score at ``TIMES``, a column each, below
+    the integral of the learned p_1.
 
     The time score is blue where p_t decreases in t and red where it increases.
     """
-    figure = Figure(figsize=(WIDTH, 2.9), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.1), dpi=DPI, layout="constrained")
+    figure.suptitle(f"the learned $p_1$ integrates to {planes.mass:.2f}", fontsize="small")
     rows = figure.subplots(3, len(TIMES))
     half = np.quantile(abs(planes.time_scores), 0.95)
     signed = {"cmap": "RdBu_r", "vmin": -half, "vmax": half}

@@ -6,7 +6,7 @@ import gradio as gr
 
 from . import card, generate, information, score, toy
 from .models import Models
-from .shared import TITLE
+from .shared import AT_ONCE, TITLE
 
 #: Interval in seconds of the check for old files, and age at which they are deleted
 FILE_LIFETIME = (3600, 3600)
@@ -38,5 +38,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
     for name, build in builds.items():
         with app.route(name, PAGES[name]) if PAGES[name] else app:
             gr.Navbar(main_page_name="Score")
+            if PAGES[name]:  # gradio gives all pages one title
+                app.load(js=f"() => {{ document.title = '{name} · {TITLE}' }}", **AT_ONCE)
             build()
     return app

@@ -17,6 +17,10 @@ from ebm_app.utils import METRICS_FILE
 from . import shared
 from .models import Models
 
+INTRO = (
+    "# How the model was trained and tested\nThe card says how a model learned by "
+    f"{shared.PAPER}, and how well it does on held-out images."
+)
 CURVES = "Training curves. The headline is the bits per dim on the right: lower is better."
 #: Min validations of a run whose curves are shown
 MIN_POINTS = 3
@@ -73,7 +77,7 @@ def read_card(folder: Path) -> str:
 
 def build(app: gr.Blocks, models: Models) -> None:
     """Add the page, which is filled when it is opened."""
-    gr.Markdown("# How the model was trained and tested")
+    gr.Markdown(INTRO)
     model, loaded = shared.model_selector(app, models)
     curves = shared.plot_box(label=CURVES)
     card = gr.Markdown(elem_classes="card")

@@ -32,9 +32,11 @@ DRAWS = 4
 SIDE = 128
 STORED = "Ten samples that are stored with the model. Press Generate for others."
 INTRO = (
-    "# Images drawn from the model\nBelow each image is a lower bound on its log-likelihood in "
-    "nats with its standard error, the number of the Score page."
+    f"# Images drawn from the model\nA model that learned by {shared.PAPER} draws images. Below "
+    "each one is its log-likelihood in nats with its standard error, the number of the Score page."
 )
+#: Options of an event that shows stored samples, then their log-likelihoods: queued, in parallel
+STEPWISE = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
 #: JavaScript that writes what is needed to repeat a run into the address of the browser
 WRITE_LINK = """(...values) => {
   const address = new URL(location), names = NAMES;
@@ -52,8 +54,16 @@ READ_LINK = """(...values) => {
 #: JavaScript that repeats the run of the address
 RUN_LINK = """() => new URLSearchParams(location.search).has("seed")
   && document.querySelector("#generate").click()"""
-#: Images with captions, text, seed, and the file of the grid
-GenerateOutputs = tuple[list[tuple[Image.Image, str]], str, int, Any]
+#: JavaScript that opens the Score page with the selected sample, or else with the first one
+SCORE_SAMPLE = """(images, model) => {
+  const items = [...document.querySelectorAll(".small .thumbnail-item")];
+  const index = Math.max(0, items.findIndex(item => item.classList.contains("selected")));
+  if (!images?.length) return;
+  sessionStorage.image = JSON.stringify(images[index].image);
+  location.assign("./?model=" + encodeURIComponent(model));
+}"""
+#: Images with captions, text, seed, the file of the grid, and the log-likelihoods
+GenerateOutputs = tuple[list[tuple[Image.Image, str]], str, int, Any, dict[str, list[float]]]
 
 
 def generate(
@@ -71,7 +81,8 @@ def generate(
     """Draw images from a model.
 
     Returns the images as PNG files with their classes and log-likelihoods as captions, a text, the
-    seed, and a file with all images in a grid. ``num_steps`` 0 selects the sampler's default.
+    seed, a file with all images in a grid, and the log-likelihoods in nats with their standard
+    errors. ``num_steps`` 0 selects the sampler's default.
     ``randomise`` replaces the seed by a random one. ``which`` is a class, "any" or "one of each".
     ``guidance_scale`` only applies to class-conditional models.
     """
@@ -93,14 +104,15 @@ def generate(
     for frame in shared.at_intervals(ebm.iterate_sample(num_images, sampler, seed, **settings)):
         images = ebm.to_images(frame.x)
         text = f"Step {frame.step} of {frame.num_steps} in {time.perf_counter() - begin:.1f} s"
-        yield captioned(images, captions), f"{text} · {run}", seed, None
+        yield captioned(images, captions), f"{text} · {run}", seed, None, {}
     text = f"{num_images} images in {time.perf_counter() - begin:.1f} s"
     if frame.acceptance is not None:
         text += f" · {frame.acceptance:.0%} of the proposals accepted"
     grid = shared.save_file(shared.render(images), f"{model.replace('/', '-')}-seed-{seed}.png")
-    yield captioned(images, captions), f"{text} · computing log p · {run}", seed, grid
-    captions = [*map(str.__add__, captions, likelihoods(ebm, images))]
-    yield captioned(images, captions), f"{text} · {run}", seed, grid
+    yield captioned(images, captions), f"{text} · computing log p · {run}", seed, grid, {}
+    metrics = likelihoods(ebm, images)
+    captions = [*map(str.__add__, captions, captions_of(ebm, metrics))]
+    yield captioned(images, captions), f"{text} · {run}", seed, grid, metrics
 
 
 def captioned(images: Tensor, captions: Sequence[str]) -> list[tuple[Image.Image, str]]:
@@ -109,11 +121,16 @@ def captioned(images: Tensor, captions: Sequence[str]) -> list[tuple[Image.Image
     return [*zip(pictures, captions, strict=True)]
 
 
-def likelihoods(ebm: EBM, images: Tensor) -> list[str]:
-    """Return the log-likelihood of each image (B, C, H, W) with its standard error as text."""
-    sign = "≥" if ebm.default_estimator == "elbo" else "≈"
+def likelihoods(ebm: EBM, images: Tensor) -> dict[str, list[float]]:
+    """Return the log-likelihood of each image (B, C, H, W) in nats, and its standard error."""
     found = ebm.likelihood(images, repeats=DRAWS)
-    pairs = zip(found.log_prob.tolist(), found.error.tolist(), strict=True)
+    return {"log_prob": found.log_prob.tolist(), "log_prob_error": found.error.tolist()}
+
+
+def captions_of(ebm: EBM, metrics: dict[str, list[float]]) -> list[str]:
+    """Return ``likelihoods`` as text."""
+    sign = "≥" if ebm.default_estimator == "elbo" else "≈"
+    pairs = zip(*metrics.values(), strict=True)
     return [f"log p {sign} {value:.0f} ± {error:.0f}".replace("-", "−") for value, error in pairs]
 
 
@@ -148,7 +165,7 @@ def first_samples(
 @lru_cache(maxsize=16)
 def stored_likelihoods(folder: Path, ebm: EBM) -> list[str]:
     """Return the text of the log-likelihoods of the samples in a model's folder."""
-    return likelihoods(ebm, stored_samples(folder, ebm.config))
+    return captions_of(ebm, likelihoods(ebm, stored_samples(folder, ebm.config)))
 
 
 def build(app: gr.Blocks, models: Models, seed: int) -> None:
@@ -172,22 +189,20 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
                 info = "0: the default of the sampler"
                 steps = shared.slider(0, MAX_STEPS, 0, label="Steps", info=info)
                 seeds = shared.seed_box(seed)
-                randomise = gr.Checkbox(True, label="New seed for every run")
+                # checked when the page is opened, so that the API uses its seed
+                randomise = gr.Checkbox(False, label="New seed for every run")
         with gr.Column(scale=3, min_width=300, elem_classes="first"):
             images = shared.gallery(label="Samples")
             text = shared.text_box(label="Run")
-            file = gr.DownloadButton("Download the grid", size="sm")
-    inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance_scale]
-    outputs = [images, text, seeds, file]
-    with controls:
-        event = shared.start_by("Generate", generate, inputs, outputs, "sample", models=models)
-    linked = {
+            with gr.Row():
+                score = gr.Button("Score the selected image", size="sm")
+                file = gr.DownloadButton("Download the grid", size="sm")
+            metrics = shared.metrics_box()
+    score.click(None, [images, model], None, js=SCORE_SAMPLE, **shared.AT_ONCE)
+    settings = {
         **{"class": which, "images": num_images, "sampler": sampler},
         **{"guidance": guidance_scale, "steps": steps, "seed": seeds},
     }
-    names = json.dumps(["model", *linked])
-    write = WRITE_LINK.replace("NAMES", names)
-    event.success(None, [model, *linked.values()], js=write, **shared.AT_ONCE)
 
     def select_model(name: str, which: str | None) -> list[Any]:
         """Return the classes of a model, and whether it has any."""
@@ -202,14 +217,22 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
         if "seed" not in request.query_params:
             yield from first_samples(name, models=models)
 
-    settings, shown = [*linked.values()], [images, text, file]
+    shown, linked = [images, text, file], [*settings.values()]
     select, selected = shared.endpoint(select_model), [which, guidance_scale]
-    read = READ_LINK.replace("NAMES", json.dumps([*linked]))
+    read = READ_LINK.replace("NAMES", json.dumps([*settings]))
     opened = loaded.then(select, [model, which], selected, **shared.AT_ONCE)
-    opened = opened.then(None, settings, [*settings, randomise], js=read, **shared.AT_ONCE)
+    opened = opened.then(None, linked, [*linked, randomise], js=read, **shared.AT_ONCE)
     opened = opened.then(None, None, None, js=RUN_LINK, **shared.AT_ONCE)
-    opened.then(shared.endpoint(open_page), model, shown, **shared.AT_ONCE)
+    opened = opened.then(shared.endpoint(open_page), model, shown, **STEPWISE)
     changed = model.input(select, [model, which], selected, **shared.AT_ONCE)
     show = shared.endpoint(first_samples, models=models)
-    changed.then(show, model, shown, **shared.AT_ONCE)
-    model.input(None, cancels=[event], **shared.AT_ONCE)
+    changed = changed.then(show, model, shown, **STEPWISE)
+    inputs = [model, sampler, num_images, steps, seeds, randomise, which, guidance_scale]
+    outputs, stored = [images, text, seeds, file, metrics], [opened, changed]
+    with controls:
+        event = shared.start_by(
+            "Generate", generate, inputs, outputs, "sample", stored, models=models
+        )
+    write = WRITE_LINK.replace("NAMES", json.dumps(["model", *settings]))
+    event.success(None, [model, *linked], js=write, **shared.AT_ONCE)
+    model.input(None, cancels=[event, *stored], **shared.AT_ONCE)

@@ -27,8 +27,8 @@ SUFFIXES = [".npy", ".csv", ".tsv", ".parquet"]
 ESTIMATORS = {"automatic": None, "classifier": ClassifierRatio, "CTSM-v": CTSMRatio}
 PAPER_INTRO = (
     "# Mutual information\n"
-    "CTSM-v learns the density of the paper's Gaussians from their draws. Their mutual "
-    "information is a quarter of the dimension D, in nats."
+    f"CTSM-v, a form of {shared.PAPER}, learns the density of the paper's Gaussians from their "
+    "draws. Their mutual information is a quarter of the dimension D, in nats."
 )
 ROWS_INTRO = (
     "## Your own rows\n"

@@ -1,7 +1,8 @@
 """Score page: how likely is an image, is it unusual, and what does it show?"""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -9,13 +10,15 @@ import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageChops
 from torch import Tensor
 
-from ebm_app.evaluation.drawings import prepare_drawing, read_upload
-from ebm_app.evaluation.held_out import examples
+from ebm_app.config import EBMConfig
+from ebm_app.evaluation.drawings import prepare_drawing, read_upload, to_input
+from ebm_app.evaluation.held_out import EXAMPLE_FILE, EXAMPLE_PIXELS, examples
 from ebm_app.evaluation.reference import HeldOutBits
 from ebm_app.likelihood.bits import to_bits_per_dim
+from ebm_app.pretrained import BUNDLED
 from ebm_app.utils.errors import UserError
 
 from . import shared
@@ -29,23 +32,27 @@ CLASS_DRAWS = 2
 SURE = 0.9
 #: False-alarm rate: fraction of ordinary images that are flagged
 ALPHA = 0.05
-#: Max answers in memory
-MAX_ANSWERS = 256
+#: Max answers in memory, of about 2 MB each
+MAX_ANSWERS = 64
 #: Side of the canvas, and radius of its brush, in pixels. The strokes are about as wide as those
 #: of the digits in the data.
 SIDE, BRUSH = 280, 8
 UPLOAD, DRAW = "Upload", "Draw"
 NO_IMAGE = "Upload an image, draw one, or click on an example."
-#: JavaScript that selects the first example, at the start only if nothing was uploaded meanwhile
+#: JavaScript that selects the first example
 FIRST_EXAMPLE = "(examples, upload) => examples?.[0]?.image ?? null"
-KEEP_UPLOAD = "(examples, upload) => upload ?? examples?.[0]?.image ?? null"
+#: JavaScript that, at the start, selects the sample of the Generate page instead, and keeps an
+#: upload
+FIRST_IMAGE = """(examples, upload) => {
+  const sample = JSON.parse(sessionStorage.image ?? "null");
+  sessionStorage.removeItem("image");
+  return upload ?? sample ?? examples?.[0]?.image ?? null;
+}"""
+#: JavaScript that scrolls the answer into view
+SHOW_ANSWER = "() => document.querySelector('#answer').scrollIntoView({ block: 'nearest' })"
 #: JavaScript that clears the answer, and changes the number that starts the next run
 CLEAR = "() => [Date.now(), null, 'Computing', null, null, null, {}]"
-INTRO = (
-    "Upload or draw an image. A model that learned the density of its training images computes "
-    "how likely yours is among them, whether it is unusual, and what it may show. It learned by "
-    "[conditional time score matching](https://arxiv.org/abs/2502.02300)."
-)
+INTRO = f"Upload or draw an image. {shared.SUMMARY} It learned by {shared.PAPER}."
 #: Help with the words of the answer
 WORDS = (
     "- **nats**: log p(x) is the natural logarithm of the probability density of the image. Ten "
@@ -150,6 +157,7 @@ class Scorer:
             "nfe": result.nfe,
             "estimator": ebm.default_estimator,
             "num_dims": image.numel(),
+            "more_likely_than": None,
             "p_value": None,
             "class": None,
             "notes": notes,
@@ -157,7 +165,7 @@ class Scorer:
         if held_out is not None:
             metrics["more_likely_than"] = held_out.fraction_above(metrics["bits_per_dim"])
             answer = answer._replace(histogram=plot_bits(held_out.bits, metrics["bits_per_dim"]))
-        lines = [number_text(metrics, held_out, ebm.config.num_levels)]
+        lines = [number_text(metrics, held_out, ebm.config.num_levels), rank_text(metrics)]
 
         def text() -> str:
             return "\n\n".join([*lines, *(f"*{note}*" for note in notes)])
@@ -168,8 +176,7 @@ class Scorer:
             findings = loaded.detector.examine(image)
             p_value = metrics["p_value"] = findings.p_value.item()
             is_flagged = p_value <= ALPHA
-            verdict = "**Flagged as unusual**" if is_flagged else "Not flagged as unusual"
-            lines.append(f"{verdict} (p = {p_value:.2g}).")
+            lines[1] = rank_text(metrics)
             excess = findings.maps[0]
             if is_flagged and (excess >= 1).any():
                 answer = answer._replace(where=overlay(image, excess))
@@ -194,16 +201,31 @@ def number_text(metrics: dict[str, Any], held_out: HeldOutBits | None, num_level
     sign = "≥" if metrics["estimator"] == "elbo" else "≈"
     nats, bits = f"{metrics['log_prob']:.0f}".replace("-", "−"), metrics["bits_per_dim"]
     # by Gibbs' inequality no density takes fewer bits of uniform noise on average
-    others, rank = f"uniform noise takes at least {np.log2(num_levels):.2g}", ""
+    others = f"uniform noise takes at least {np.log2(num_levels):.2g}"
     if held_out is not None:
         low, high = held_out.range()
-        others = f"most held-out images take {low:.2g} to {high:.2g}, {others}"
-        fraction, num = metrics["more_likely_than"], len(held_out.bits)
-        rank = f"\n\nMore likely than {fraction:.0%} of {num} held-out images."
+        num = len(held_out.bits)
+        others = f"most of {num} held-out images take {low:.2g} to {high:.2g}, {others}"
     return (
         f"## log p(x) {sign} {nats} ± {metrics['log_prob_error']:.2g} nats\n\n"
-        f"**{bits:.2f} bits per dim**; {others}.{rank}"
+        f"**{bits:.2f} bits per dim**; {others}."
     )
+
+
+def rank_text(metrics: dict[str, Any]) -> str:
+    """Return the rank of an image among held-out images, and whether it is flagged, as far as they
+    are known, in one sentence."""
+    fraction, p_value = metrics["more_likely_than"], metrics["p_value"]
+    rank = "" if fraction is None else f"More likely than {fraction:.0%} of held-out images"
+    if p_value is None:
+        return rank and f"{rank}."
+    is_flagged = p_value <= ALPHA
+    verdict = f"{'flagged' if is_flagged else 'not flagged'} as unusual (p = {p_value:.2g})"
+    if not rank:
+        return f"**{verdict.capitalize()}**."
+    if is_flagged and fraction > 0.5:
+        return f"{rank}, but **{verdict}**: a simple image may be both."
+    return f"{rank}, and **{verdict}**."
 
 
 def plot_bits(held_out: np.ndarray, bits: float) -> Figure:
@@ -225,6 +247,24 @@ def overlay(image: Tensor, excess: np.ndarray) -> Image.Image:
     colours = mpl.colormaps["autumn_r"](np.clip((excess - 1) / 5, 0, 1))[..., :3]
     mixed = np.where((excess >= 1)[..., None], 0.3 * pixels + 0.7 * colours, pixels)
     return shared.render(torch.from_numpy(mixed).permute(2, 0, 1)[None], 280)
+
+
+def unusual(folder: Path, images: Sequence[Image.Image], config: EBMConfig) -> list[Any]:
+    """Return unusual images for the model in a folder, with captions: two made from its examples,
+    and one of another bundled model."""
+    if len(images) < 2:
+        return []
+    name, caption = ("mnist", "a digit") if folder.name == "fashion" else ("fashion", "a shoe")
+    other = Image.open(BUNDLED / name / EXAMPLE_FILE.format(9))
+    pictures = {
+        "upside down": images[1].rotate(180),
+        "two in one": ImageChops.lighter(*images[:2]),
+        caption: other,
+    }
+    return [
+        (shared.render(to_input(picture, config), EXAMPLE_PIXELS), caption)
+        for caption, picture in pictures.items()
+    ]
 
 
 def select_source(source: str) -> list[dict[str, Any]]:
@@ -280,6 +320,7 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
                 visible=False,
             )
             shown = shared.gallery(label="Examples: held-out images", buttons=[])
+            others = shared.gallery(label="Unusual images", buttons=[])
         with gr.Column(scale=2, min_width=240):
             alt_text = "The image after resizing and rounding to the model's levels"
             seen = shared.picture("What the model sees", alt_text, 290)
@@ -292,8 +333,9 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
                 num_top_classes=3,
                 show_heading=False,
                 elem_classes="hide-empty",
+                elem_id="classes",
             )
-            histogram = shared.plot_box(label="Bits per dim of held-out images")
+            histogram = shared.plot_box(label="Bits per dim of held-out images", elem_id="bits")
             with gr.Accordion("What the words mean", open=False):
                 gr.Markdown(WORDS)
             repeats = shared.slider(2, MAX_DRAWS, DRAWS, label="Draws (more: smaller error)")
@@ -325,19 +367,21 @@ def build(app: gr.Blocks, models: Models, seed: int) -> None:
     )
 
     def open_model(name: str) -> list[Any]:
-        """Return the examples of a model, and the sources."""
-        config = models.config(name)
-        images = examples(models.folder(name), config, models.data_root)
+        """Return the examples of a model, unusual images, and the sources."""
+        config, folder = models.config(name), models.folder(name)
+        images = examples(folder, config, models.data_root)
         sources = gr.update(choices=[UPLOAD, DRAW])
         if config.image_shape[0] != 1:
             sources = gr.update(choices=[UPLOAD], value=UPLOAD)
-        return [images, sources]
+        return [images, unusual(folder, images, config), sources]
 
-    opened, run = [shown, source], shared.endpoint(open_model)
-    for change, js in ((loaded.then, KEEP_UPLOAD), (model.input, FIRST_EXAMPLE)):
+    opened, run = [shown, others, source], shared.endpoint(open_model)
+    for change, js in ((loaded.then, FIRST_IMAGE), (model.input, FIRST_EXAMPLE)):
         event = change(run, model, opened, **shared.AT_ONCE)
         event.then(None, [shown, upload], upload, js=js, **shared.AT_ONCE)
     # gradio's clear button also removes the background
     drawing.clear(lambda: blank, None, drawing, **shared.AT_ONCE)
     source.change(select_source, source, [upload, drawing], **shared.AT_ONCE)
-    shown.select(select_example, shown, [upload, source], **shared.AT_ONCE)
+    for images in (shown, others):
+        selected = images.select(select_example, images, [upload, source], **shared.AT_ONCE)
+        selected.then(None, None, None, js=SHOW_ANSWER, **shared.AT_ONCE)

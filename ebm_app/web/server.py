@@ -1,18 +1,26 @@
 """Server of the web app: access control, upload limits and style."""
 
 import os
+import re
 from collections.abc import Sequence
 
 import gradio as gr
+from gradio.routes import templates
+from jinja2 import ChoiceLoader, DictLoader
 from PIL import Image
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import FileResponse
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ebm_app.evaluation.held_out import SAMPLES_FILE
+from ebm_app.pretrained import BUNDLED
 from ebm_app.utils.errors import UserError
 
 from . import LOCAL_HOSTS
+from .shared import SUMMARY, TITLE
 
 #: Max queued events. Further events are refused with a message.
 MAX_QUEUE = 16
@@ -67,8 +75,17 @@ CSS = """
 .hide-empty:has([aria-label="Empty value"]), .hide-empty:has(.empty) { display: none !important; }
 /* room for the answer, so that nothing moves while it is computed */
 #answer { min-height: 13rem; }
-/* narrow screens: show the result above the settings */
-@media (max-width: 640px) { .first { order: -1; } }
+/* narrow screens: show the result above the settings, and keep its height */
+@media (max-width: 640px) {
+  .first { order: -1; }
+  #answer { min-height: 18rem; }
+  #classes:has(.empty), #bits:has(.empty) {
+    display: block !important; visibility: hidden; overflow: hidden; height: 9.5rem;
+  }
+  #bits:has(.empty) { height: calc(44vw + 1rem); }
+  .small .caption-label { padding: 0.125rem; }
+}
+footer .divider { display: none !important; }
 """
 #: Images that cannot be loaded, as after the end of the server, are left blank.
 HEAD = """<script>
@@ -77,6 +94,27 @@ for (const [event, visibility] of [["error", "hidden"], ["load", ""]])
     if (target instanceof HTMLImageElement) target.style.visibility = visibility;
   }, true);
 </script>"""
+
+
+#: Picture of a link preview
+PREVIEW_FILE = BUNDLED / "mnist" / SAMPLES_FILE
+#: Preview of a link, by Jinja. The root is the address of this server.
+PREVIEW = f"""
+<meta property="og:type" content="website" />
+<meta property="og:title" content="{TITLE}" />
+<meta property="og:description" content="{SUMMARY}" />
+<meta property="og:image" content="{{{{ config.root }}}}/preview.png" />
+<meta name="twitter:card" content="summary" />
+"""
+
+
+def set_preview() -> None:
+    """Replace the link preview in gradio's page, which shows gradio and its picture."""
+    loader, name = templates.env.loader, "frontend/index.html"
+    page = loader.get_source(templates.env, name)[0]
+    page = re.sub(r'<meta\s[^>]*"(og|twitter):[^>]*>', "", page)
+    page = page.replace("<head>", f"<head>{PREVIEW}", 1)
+    templates.env.loader = ChoiceLoader([DictLoader({name: page}), loader])
 
 
 class SecurityPolicy:
@@ -114,6 +152,7 @@ def serve(
         UserError: if the server cannot listen on the address.
     """
     Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
+    set_preview()
     for name in ("NO_PROXY", "no_proxy"):  # gradio requests its own address once at startup
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), *LOCAL_HOSTS]))
     app.queue(max_size=MAX_QUEUE, default_concurrency_limit=1)
@@ -136,10 +175,11 @@ def serve(
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={
+                "routes": [Route("/preview.png", lambda request: FileResponse(PREVIEW_FILE))],
                 "middleware": [
                     Middleware(SecurityPolicy),
                     Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts]),
-                ]
+                ],
             },
         )
     except (OSError, OverflowError):

@@ -6,7 +6,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from html import escape
@@ -27,6 +27,12 @@ from ebm_app.utils.errors import UserError
 from .models import Models
 
 TITLE = "How likely is this image?"
+SUMMARY = (
+    "A model that learned the density of its training images computes how likely yours is among "
+    "them, whether it is unusual, and what it may show."
+)
+#: Link to the paper, in Markdown
+PAPER = "[conditional time score matching](https://arxiv.org/abs/2502.02300)"
 MAX_SEED = 2**31 - 1
 #: Min seconds between two updates of a run
 INTERVAL = 0.5
@@ -115,16 +121,19 @@ def start_by(
     inputs: list[gr.Component],
     outputs: list[gr.Component],
     kind: str,
+    cancels: Sequence[Dependency] = (),
     **fixed: Any,
 ) -> Dependency:
     """Add a button that starts an endpoint, and is a stop button while it runs. Return the event
-    of the start. ``fixed`` are passed to ``run`` and are not inputs of the endpoint."""
+    of the start, which cancels other events. ``fixed`` are passed to ``run`` and are not inputs of
+    the endpoint."""
     start = gr.Button(action, variant="primary", elem_id=run.__name__)
     stop = gr.Button("Stop", variant="stop", visible=False)
 
     buttons, idle = [start, stop], SWITCH.format(running="false")
     # first, since the browser runs the events of a click one after the other
-    start.click(None, None, buttons, js=SWITCH.format(running="true"), **AT_ONCE)
+    running = SWITCH.format(running="true")
+    start.click(None, None, buttons, js=running, cancels=[*cancels], **AT_ONCE)
     options = {"api_name": run.__name__, **QUEUES[kind]}
     event = start.click(endpoint(run, **fixed), inputs, outputs, **options)
     for end in (event.success, event.failure):  # `then` does not run after an error

@@ -34,7 +34,7 @@ PATHS = {"variance preserving": None, "Schrödinger bridge": 1.0}
 METHODS = {"CTSM-v": "ctsm_v_time1", "CTSM": "ctsm_time1", "TSM": "tsm_stein"}
 INTRO = (
     "# Learn a density ratio with a known answer\n"
-    "A network learns log p₁/p₀ of two known densities from their draws: p₀ is the reference at "
+    f"A network learns log p₁/p₀ of two known densities by {shared.PAPER}: p₀ is the reference at "
     "t = 0, p₁ the data at t = 1. The plot compares the learned with the true log ratio."
 )
 WORDS = (
@@ -119,7 +119,7 @@ def build(seed: int, device: str) -> None:
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
             problem = gr.Dropdown([*PROBLEMS], value=first, label="Problem")
-            iterations = shared.slider(1, MAX_ITERATIONS, 600, label="Iterations")
+            iterations = shared.slider(1, MAX_ITERATIONS, 2_000, label="Iterations")
             controls = gr.Column()
             with gr.Accordion("Advanced", open=False):
                 # all paths at first, so that the API accepts them with any problem

@@ -18,6 +18,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from ebm_app.web.app import PAGES, build_app
+from ebm_app.web.generate import generate
 from ebm_app.web.models import Models
 from ebm_app.web.score import Scorer
 from ebm_app.web.server import serve
@@ -157,7 +158,7 @@ def test_answer_has_one_number_and_its_rank(visit, models, tmp_path):
     head, metrics = answer_of(tmp_path / "1.png", models)
     expect(page.locator("#answer")).to_contain_text(head, timeout=WAIT)
     share = (models.open("grey").held_out.bits > metrics["bits_per_dim"]).mean()
-    expect(answer(page)).to_contain_text(f"More likely than {share:.0%} of 20 held-out images")
+    expect(answer(page)).to_contain_text(f"More likely than {share:.0%} of held-out images")
     expect(page.get_by_test_id("matplotlib").locator("img")).to_be_visible(timeout=WAIT)
     assert page.get_by_text("integral").count() == 0
     assert page.get_by_text("Unusual regions").locator("visible=true").count() == 0
@@ -172,12 +173,12 @@ def test_early_upload_is_kept(visit, models, tmp_path):
         held.append(route) if asks_for_examples else route.continue_()
 
     page.route("**/run/predict", hold_examples)
-    page.get_by_role("link", name="Score").click()
+    page.get_by_role("link", name="Score", exact=True).click()
     send(page, save_digit(tmp_path / "1.png", 1))
     expected, _ = answer_of(tmp_path / "1.png", models)
     expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
     held[0].continue_()
-    expect(page.locator(".small img")).to_have_count(10, timeout=WAIT)
+    expect(page.locator(".small img")).to_have_count(13, timeout=WAIT)
     page.wait_for_timeout(2000)
     expect(page.locator("#answer h2")).to_have_text(expected)
 
@@ -203,12 +204,55 @@ def test_progress_is_shown_until_the_number(visit, tmp_path):
     assert page.evaluate("window.sawProgress")
 
 
+def test_captions_of_stored_samples_arrive(browser, tmp_path):
+    page = browser.new_page()
+    with served(["--model", "digits"], tmp_path) as address:
+        page.goto(f"{address}/generate")
+        expect(page.locator(".small img")).to_have_count(10, timeout=WAIT)
+        expect(page.locator(".small .caption-label")).to_have_count(10, timeout=WAIT)
+        page.close()
+
+
+def test_selected_sample_is_scored(visit, models, tmp_path):
+    page = visit("generate", query="&model=grey&images=3&sampler=dpm&steps=3&seed=7")
+    caption = page.locator(".small .caption-label").nth(1)
+    expect(caption).to_have_text(re.compile("log p"), timeout=WAIT)
+    page.locator(".small .thumbnail-item").nth(1).click()
+    scenes.press(page, "Score the selected image")
+    *_, (images, *_) = generate("grey", "dpm", 3, 3, 7, False, models=models)
+    images[1][0].save(tmp_path / "1.png")
+    expected, _ = answer_of(tmp_path / "1.png", models)
+    expect(page.locator("#answer h2")).to_have_text(expected, timeout=WAIT)
+
+
+def test_phone_shows_the_answer_of_a_clicked_example(visit):
+    page = visit(width=390)
+    answer(page)
+    page.locator(".small .thumbnail-item").nth(2).click()
+    expect(page.locator("#answer h2")).to_be_in_viewport(timeout=WAIT)
+
+
+def test_phone_keeps_the_height_of_the_answer(visit, tmp_path):
+    page = visit(width=390)
+    answer(page)
+    drawing = page.get_by_label("Draw", exact=True)
+    place = "element => element.getBoundingClientRect().top + scrollY"
+    page.get_by_test_id("matplotlib").locator("img").wait_for(timeout=WAIT)
+    before = drawing.evaluate(place)
+    page.route("**/queue/join*", lambda route: None)
+    send(page, save_digit(tmp_path / "1.png", 1))
+    expect(page.locator("#answer")).to_contain_text("Computing", timeout=WAIT)
+    page.wait_for_timeout(500)
+    assert abs(drawing.evaluate(place) - before) < 20
+
+
 def test_pages_have_addresses_and_the_back_button_works(visit):
     page = visit("toy")
     page.get_by_role("button", name="Train").wait_for(timeout=WAIT)
     page.get_by_role("link", name="Mutual information").click()
     page.get_by_role("button", name="Learn").wait_for(timeout=WAIT)
     assert page.url.split("?")[0].endswith("/mutual-information")
+    assert page.title().startswith("Mutual information")
     page.go_back()
     page.get_by_role("button", name="Train").wait_for(timeout=WAIT)
 
@@ -260,7 +304,7 @@ def test_hostile_model_folder_reaches_no_other_origin(browser, page_files, folde
         for path in PAGES.values():
             page.goto(address + path)
             page.wait_for_timeout(2000)
-        card = page.get_by_test_id("markdown").filter(has_text="Card")
+        card = page.locator(".card").first
         expect(card).to_contain_text(name, timeout=WAIT)
         expect(card).to_contain_text("<form action")
         page.wait_for_timeout(2000)
@@ -302,7 +346,7 @@ def test_flagged_image_is_reported(visit, tmp_path):
     page = open_score(visit)
     noise = np.random.default_rng(0).integers(0, 17, (8, 8)) * 255 / 16
     send(page, save_picture(tmp_path / "noise.png", noise.round()))
-    expect(answer(page)).to_contain_text("Flagged as unusual", timeout=WAIT)
+    expect(answer(page)).to_contain_text(" flagged as unusual", timeout=WAIT)
     expect(page.locator("#answer")).not_to_contain_text("class")
 
 
@@ -336,7 +380,7 @@ def test_selected_model_is_that_of_all_pages(visit):
         )
     page.get_by_label("Model", exact=True).click()
     page.get_by_role("option", name="colour").click()
-    page.get_by_role("link", name="Score").click()
+    page.get_by_role("link", name="Score", exact=True).click()
     expect(page.get_by_label("Model", exact=True)).to_have_value(
         "Other models: colour", timeout=WAIT
     )

@@ -16,18 +16,18 @@ from PIL import Image
 ENDPOINTS = {
     "/generate": {
         **{"model": "grey", "sampler": "dpm", "num_images": 10, "num_steps": 0, "seed": 5},
-        **{"randomise": True, "which": "one of each", "guidance_scale": 1.5},
+        **{"randomise": False, "which": "one of each", "guidance_scale": 1.5},
     },
     "/mi": {"x": None, "y": None, "estimator": "automatic", "seed": 5},
     "/mi_paper": {"dim": 40, "steps": 2_000, "seed": 5},
     "/score": {"model": "grey", "image": None, "repeats": 4, "as_is": False},
     "/toy": {
         **{"problem": "two Gaussians, D = 2", "path": "variance preserving", "method": "CTSM-v"},
-        **{"learning_rate": 1e-2, "iterations": 600, "seed": 5},
+        **{"learning_rate": 1e-2, "iterations": 2_000, "seed": 5},
     },
 }
 RETURNS = {
-    "/generate": "Gallery Textbox Number Downloadbutton",
+    "/generate": "Gallery Textbox Number Downloadbutton Json",
     "/mi": "Plot Textbox Json",
     "/mi_paper": "Plot Textbox Json",
     "/score": "Image Markdown Plot Image Json Label",
@@ -63,14 +63,22 @@ def test_endpoints_keep_their_arguments(page):
 
 def test_client_generates_images_step_by_step(client, page):
     job = client.submit("grey", "probability_flow", 4, 3, 9, False, api_name="/generate")
-    images, text, seed, _ = job.result(timeout=60)
+    images, text, seed, _, metrics = job.result(timeout=60)
     assert len(job.outputs()) >= 2  # the first and the last of three steps
     path = images[0]["image"]
     assert len(images) == 4 and text.startswith("4 images in ") and seed == 9
+    for (bound, error), image in zip(zip(*metrics.values(), strict=True), images, strict=True):
+        assert image["caption"] == f"log p ≥ −{-bound:.0f} ± {error:.0f}"
     with Image.open(path) as picture:
         assert picture.format == "PNG"
     # gradio deletes these files when they expire
     assert path.rpartition("/")[2] in str(page.temp_file_sets)
+
+
+def test_seed_repeats_the_images(client):
+    runs = [client.predict("grey", num_images=2, seed=3, api_name="/generate") for _ in range(2)]
+    (*_, seed, _, first), (*_, second) = runs
+    assert seed == 3 and first == second and len(first["log_prob"]) == 2
 
 
 def test_client_scores_an_image_and_gets_errors(client, tmp_path):

@@ -3,19 +3,21 @@
 import json
 import re
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from conftest import GREY, digit, error_of, pixels, save_digit, save_picture
+from photographs import handwritten
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from ebm_app.anomaly import FITTED_FILE
+from ebm_app.anomaly import FITTED_FILE, AnomalyDetector
 from ebm_app.data.pictures import image_grid, to_pil, to_uint8
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.drawings import read_upload
-from ebm_app.evaluation.held_out import stored_samples
+from ebm_app.evaluation.drawings import fits, read_upload, to_input
+from ebm_app.evaluation.held_out import examples, stored_samples
 from ebm_app.evaluation.reference import BITS_FILE, HeldOutBits, save_bits
 from ebm_app.pretrained import BUNDLED
 from ebm_app.web import card, generate, score, shared
@@ -59,14 +61,14 @@ def test_number_comes_before_verdict_and_class(models, tmp_path, monkeypatch):
     assert "class" not in first and "class" in parts[-1] and parts[-1].startswith(first)
     parts = [answer.text for answer in answers(models, save_digit(tmp_path / "a.png"))]
     first = next(text for text in parts if "nats" in text)
-    assert "unusual" not in first and "Not flagged as unusual (p = " in parts[-1]
+    assert "unusual" not in first and "**not flagged as unusual (p = " in parts[-1]
 
 
 def test_flagged_image_has_a_map_and_an_unsure_class(models, tmp_path, monkeypatch):
     noise = np.random.default_rng(0).integers(0, 17, (8, 8)) * 255 / 16
     path = save_picture(tmp_path / "noise.png", noise.round())
     last = answers(models, path)[-1]
-    assert last.metrics["p_value"] <= score.ALPHA and "**Flagged as unusual**" in last.text
+    assert last.metrics["p_value"] <= score.ALPHA and "**flagged as unusual (p = " in last.text
     excess = models.open("grey").detector.explain(read_upload(path, GREY)[0])
     assert (last.where is not None) == bool((excess >= 1).any())
     monkeypatch.setattr(score, "ALPHA", 0)
@@ -89,6 +91,64 @@ def test_class_is_unsure_up_to_90_percent(models, tmp_path, monkeypatch):
         assert ("unsure" not in last.text) == named == (last.metrics["class"] == "0")
 
 
+@pytest.mark.parametrize(
+    ("fraction", "p_value", "text"),
+    [
+        (None, None, ""),
+        (0.7, None, "More likely than 70% of held-out images."),
+        (None, 0.01, "**Flagged as unusual (p = 0.01)**."),
+        (
+            0.7,
+            0.66,
+            "More likely than 70% of held-out images, and **not flagged as unusual (p = 0.66)**.",
+        ),
+        (
+            0.1,
+            0.01,
+            "More likely than 10% of held-out images, and **flagged as unusual (p = 0.01)**.",
+        ),
+        (
+            0.98,
+            0.01,
+            "More likely than 98% of held-out images, but **flagged as unusual (p = 0.01)**: "
+            "a simple image may be both.",
+        ),
+    ],
+)
+def test_rank_and_verdict_are_one_sentence(fraction, p_value, text):
+    assert score.rank_text({"more_likely_than": fraction, "p_value": p_value}) == text
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion", "digits"])
+def test_unusual_images_have_the_format_of_the_model(name):
+    folder, ebm = BUNDLED / name, EBM.from_pretrained(name)
+    images = examples(folder, ebm.config, "none")
+    unusual = score.unusual(folder, images, ebm.config)
+    assert [caption for _, caption in unusual][:2] == ["upside down", "two in one"]
+    assert all(fits(picture.convert("RGB"), ebm.config) for picture, _ in unusual)
+    assert np.array_equal(pixels(unusual[0][0])[::-1, ::-1], pixels(images[1]))
+    foreign = to_input(unusual[2][0], ebm.config)
+    assert AnomalyDetector(ebm).load(folder).p_value(foreign) <= score.ALPHA
+
+
+@pytest.mark.slow
+def test_photographs_of_strokes_are_recognised(tmp_path):
+    """Of 20 photographs no digit is wrong, most are right, and few are flagged."""
+    scorer, random = (
+        score.Scorer(Models({"mnist": BUNDLED / "mnist"}), 0),
+        np.random.default_rng(1),
+    )
+    kinds = Counter()
+    for index in range(20):
+        handwritten(index % 10, random).save(tmp_path / f"{index}.png")
+        *_, last = scorer.score("mnist", str(tmp_path / f"{index}.png"))
+        named, is_flagged = last.metrics["class"], last.metrics["p_value"] <= score.ALPHA
+        kind = "unsure" if named is None else "right" if named == str(index % 10) else "wrong"
+        kinds["flagged" if is_flagged else kind] += 1
+    print(kinds)
+    assert kinds["wrong"] == 0 and kinds["right"] >= 14 and kinds["flagged"] <= 2, kinds
+
+
 def test_percentile_is_that_of_the_shown_bits(models, tmp_path, monkeypatch):
     path = save_digit(tmp_path / "digit.png")
     bits = answers(models, path)[-1].metrics["bits_per_dim"]
@@ -96,7 +156,7 @@ def test_percentile_is_that_of_the_shown_bits(models, tmp_path, monkeypatch):
     monkeypatch.setattr(models.open("grey"), "held_out", held_out)
     last = answers(models, path)[-1]
     assert last.metrics["more_likely_than"] == pytest.approx(0.75, abs=0.01)
-    assert "More likely than 75% of 401 held-out images." in last.text
+    assert "401 held-out images" in last.text and "More likely than 75%" in last.text
     assert last.histogram.axes[0].lines[0].get_xdata() == [bits, bits]
 
 
@@ -164,7 +224,8 @@ def test_steps_and_final_images_are_shown(models, monkeypatch):
     expected = ebm.sample(5, "probability_flow", seed=7, num_steps=3)
     found = ebm.likelihood(expected, repeats=generate.DRAWS)
     bounds = [*zip(found.log_prob.tolist(), found.error.tolist(), strict=True)]
-    images, *_, grid = steps[-1]
+    images, *_, grid, metrics = steps[-1]
+    assert [*zip(*metrics.values(), strict=True)] == bounds
     shown = zip(images, to_uint8(expected), bounds, strict=True)
     for (picture, text), image, (bound, error) in shown:
         factor = picture.width // 8

@@ -1,5 +1,6 @@
 """Command line, models, links, errors, access control and limits of the server."""
 
+import re
 import shutil
 import socket
 
@@ -15,7 +16,7 @@ from ebm_app.utils.errors import UserError
 from ebm_app.web.__main__ import check_auth, find_models
 from ebm_app.web.models import Models
 from ebm_app.web.server import MAX_IMAGE_PIXELS
-from ebm_app.web.shared import endpoint
+from ebm_app.web.shared import TITLE, endpoint
 
 
 def test_invalid_arguments_exit_with_code_2(page_files, script, folder, capsys, monkeypatch):
@@ -64,6 +65,18 @@ def test_requests_are_checked(address):
     assert web.post(f"{address}login", data=LOGIN).status_code == 200
     files = {"files": bytes(25_000_000)}
     assert web.post(f"{address}gradio_api/upload", files=files).status_code == 413
+
+
+def test_link_preview_is_that_of_this_server(address):
+    page = httpx.get(address, trust_env=False).text
+    found = re.findall(
+        r'<meta\s+(?:property|name)="(?:og|twitter):(\w+)"\s+content="([^"]*)"', page
+    )
+    tags = dict(found)
+    assert sorted(name for name, _ in found) == ["card", "description", "image", "title", "type"]
+    assert tags["title"] == TITLE and tags["image"] == f"{address}preview.png"
+    picture = httpx.get(tags["image"], trust_env=False)
+    assert picture.status_code == 200 and picture.headers["Content-Type"] == "image/png"
 
 
 @pytest.mark.parametrize(
