@@ -83,9 +83,10 @@ def markdown(header: str, rows: list[list[str]]) -> str:
     return "\n".join(["", *lines, ""])
 
 
-def with_commands(text: str, table: str) -> str:
-    """Append the commands of a table."""
-    return "\n".join([text, "```bash", *records(table), "```", ""])
+def with_commands(text: str, table: str, script: str = "") -> str:
+    """Append the commands of a table, by default of all scripts."""
+    commands = [command for command in records(table) if script in command]
+    return "\n".join([text, "```bash", *commands, "```", ""])
 
 
 def model_of(command: str) -> str:
@@ -205,7 +206,7 @@ def paper_toy() -> str:
             ]
         )
     header = "problem | method | error | paper | ms, paper | KL² ≤ Theorem 4 | rate"
-    return markdown(header, rows)
+    return with_commands(markdown(header, rows), "paper", "toy.py")
 
 
 def paper_information() -> str:
@@ -226,7 +227,8 @@ def paper_information() -> str:
             ]
         )
     header = "problem | method | information | truth | error of the log ratio | ms | steps"
-    return markdown(header, sorted(rows, key=lambda row: int(row[0].strip("`")[4:])))
+    rows = sorted(rows, key=lambda row: int(row[0].strip("`")[4:]))
+    return with_commands(markdown(header, rows), "paper", "/mi")
 
 
 def significant(value: float | None, error: float | None = None) -> str:
