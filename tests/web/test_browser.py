@@ -425,6 +425,8 @@ def test_start_button_returns_after_an_error(visit, path, field, value, start):
     if field:
         for accordion in page.get_by_role("button", name="Advanced").all():
             accordion.click()
+        if path == "generate":  # checked when the page has read its address
+            expect(page.get_by_label("New seed for every run")).to_be_checked(timeout=WAIT)
         page.get_by_label(field).first.fill(value)
     button.click()
     page.get_by_test_id("toast-text").first.wait_for(timeout=WAIT)
