@@ -102,6 +102,25 @@ def test_mi_script_learns_the_gaussians_of_the_paper(script, tmp_path, capsys):
     assert call(module, *flags, "--num_seeds", 2) == 2 and "--table" in capsys.readouterr().err
 
 
+def test_baselines_of_mutual_information(script, tmp_path):
+    module = script("evaluate/mi_baselines.py")
+    flags = "--dims 40 --iterations 6 --num_seeds 2 --output_dir".split()
+    fit, *critics = figures_of(module, *flags, tmp_path)["table"]
+    assert abs(fit["value"] - 10) < 0.3 and fit["error"] < 1
+    assert [row["method"] for row in critics] == ["mine", "quadratic"]
+    assert all(row["iterations"] == 6 and row["error"] > 0 for row in critics)
+    # the critic whose value is the log ratio up to a constant: x^T (I - Sigma^-1) x / 2
+    pair = INFORMATION_PROBLEMS["mi_d40"].pair
+    covariance = torch.eye(40)
+    covariance[range(0, 40, 2), range(1, 40, 2)] = pair.p1.rho
+    covariance[range(1, 40, 2), range(0, 40, 2)] = pair.p1.rho
+    critic = module.Quadratic(40)
+    critic.weight.data = (torch.eye(40) - covariance.inverse()) / 2
+    x = pair.p1.sample(100, generator())
+    constant = critic(x).detach() - pair.log_ratio(x)
+    assert constant.std() < 1e-4 and constant.mean().item() == pytest.approx(-10, abs=1e-3)
+
+
 def test_objectives_are_timed_on_the_same_network(folder, tmp_path):
     """Without the labels of the model."""
     ebm = EBM(replace(GREY, num_classes=3))
