@@ -185,7 +185,13 @@ def cost_table() -> str:
 def paper_rows(*problems: str) -> list[Figures]:
     """Return the rows of the problems whose names begin with one of ``problems``."""
     tables = (record["figures"]["table"] for record in records("paper").values())
-    return [row for table in tables for row in table if row["problem"].startswith(problems)]
+    rows = [row for table in tables for row in table if row["problem"].startswith(problems)]
+
+    def family_and_number(row: Figures) -> tuple[str, float]:
+        family, number, _ = re.split(r"([\d.]+)", row["problem"], maxsplit=1)
+        return family, float(number)
+
+    return sorted(rows, key=family_and_number)
 
 
 def paper_toy() -> str:
@@ -227,7 +233,6 @@ def paper_information() -> str:
             ]
         )
     header = "problem | method | information | truth | error of the log ratio | ms | steps"
-    rows = sorted(rows, key=lambda row: int(row[0].strip("`")[4:]))
     return with_commands(markdown(header, rows), "paper", "/mi")
 
 
