@@ -70,11 +70,7 @@ def make(
             )
         return instance
     kind = kinds[choose(what, name, kinds)]
-    if call is not None:
-        arguments = [*own_arguments(call), *own_arguments(kind)]
-        for key in chosen:
-            choose("argument", key, arguments)
-    return build(kind, f"{what} {name}", chosen)
+    return build(kind, f"{what} {name}", chosen, call)
 
 
 def own_arguments(call: Callable[..., Any]) -> list[str]:
@@ -83,10 +79,18 @@ def own_arguments(call: Callable[..., Any]) -> list[str]:
     return [item.name for item in found if item.name != "self" and item.kind != item.VAR_KEYWORD]
 
 
-def build(kind: type[T], what: str, settings: Mapping[str, Any]) -> T:
-    """Build an instance of ``kind`` from a user's keyword arguments."""
+def build(
+    kind: type[T],
+    what: str,
+    settings: Mapping[str, Any],
+    call: Callable[..., Any] | None = None,
+) -> T:
+    """Build an instance of ``kind`` from a user's keyword arguments, see ``make``."""
+    names, named = own_arguments(kind), f"setting of the {what}"
+    if call is not None:
+        names, named = [*own_arguments(call), *names], "argument"
     for key in settings:
-        choose(f"setting of the {what}", key, own_arguments(kind))
+        choose(named, key, names)
     with user_errors(what):
         return kind(**settings)
 
