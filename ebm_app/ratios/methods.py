@@ -64,17 +64,23 @@ class TimeScoreRatio(nn.Module):
         return self.model.time_score(x, t)
 
 
+def dense_layers(
+    in_dim: int, out_dim: int, width: int = 256, activation: type[nn.Module] = nn.ELU
+) -> nn.Sequential:
+    """Return the paper's network for vectors (appendix F.3): three hidden layers with ELU."""
+    widths = [in_dim, width, width, width]
+    layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), activation())]
+    return nn.Sequential(*layers, nn.Linear(width, out_dim))
+
+
 class MLP(nn.Module):
-    """The paper's network for vectors (appendix F.3): three hidden layers with ELU; t is appended
-    to x."""
+    """The paper's network of the time score: ``dense_layers`` of x with t appended."""
 
     def __init__(
         self, dim: int, out_dim: int, width: int = 256, activation: type[nn.Module] = nn.ELU
     ) -> None:
         super().__init__()
-        widths = [dim + 1, width, width, width]
-        layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), activation())]
-        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], out_dim))
+        self.layers = dense_layers(dim + 1, out_dim, width, activation)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """Return the output (B, out) at x (B, D) and t (B,), in the dtype of x."""
