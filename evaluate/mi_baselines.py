@@ -19,6 +19,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -29,6 +30,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.command_line import CommonFlags, parse, run_script
 from ebm_app.ratios.gaussians import GaussianRatio
+from ebm_app.ratios.methods import dense_layers
 from ebm_app.ratios.problems import (
     INFORMATION_PROBLEMS,
     INFORMATION_RATES,
@@ -42,10 +44,10 @@ from ebm_app.utils.fields import Draws, PositiveInt, configuration, setting
 from ebm_app.utils.fitting import fit
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.random import derive_seed, initial_weights, make_generator
+from toy import select_rate
 
 #: Number of validation and test points, half of them of each density
 NUM_POINTS = 20_000
-WIDTH = 256
 
 
 @configuration(kw_only=True)
@@ -67,21 +69,12 @@ class Quadratic(nn.Module):
         return (x @ self.weight * x).sum(1)
 
 
-class Network(nn.Module):
-    """Three hidden layers with ELU."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        for width in (dim, WIDTH, WIDTH):
-            layers += [nn.Linear(width, WIDTH), nn.ELU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(WIDTH, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)[:, 0]
+def make_network(dim: int) -> nn.Module:
+    """Return the paper's network as a critic."""
+    return nn.Sequential(dense_layers(dim, 1), nn.Flatten(0))
 
 
-CRITICS: dict[str, Callable[[int], nn.Module]] = {"mine": Network, "quadratic": Quadratic}
+CRITICS: dict[str, Callable[[int], nn.Module]] = {"mine": make_network, "quadratic": Quadratic}
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -122,9 +115,8 @@ def critic_row(
     problem: Problem, kind: Callable[[int], nn.Module], seeds: Sequence[int]
 ) -> dict[str, Any]:
     """Select the learning rate with the first seed; return the summary of all seeds."""
-    first = {rate: train_critic(problem, kind, rate, seeds[0]) for rate in INFORMATION_RATES}
-    best = min(first, key=lambda rate: first[rate]["validation_error"])
-    runs = [first[best], *(train_critic(problem, kind, best, seed) for seed in seeds[1:])]
+    run = partial(train_critic, problem, kind)
+    best, runs = select_rate(run, INFORMATION_RATES, seeds)
     row = {"learning_rate": best, "iterations": problem.iterations}
     return summary(runs) | {"ms": min(run["ms"] for run in runs)} | row
 

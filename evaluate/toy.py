@@ -14,7 +14,7 @@ interrupted table can be continued by the same command.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -143,11 +143,8 @@ def make_row(args: Arguments, name: str, method: str, problem: "Problem") -> dic
             return record
         return finished[key]
 
-    rates = args.learning_rates or problem.learning_rates
-    first = {rate: run(rate, args.seed) for rate in rates}
-    best = min(first, key=lambda rate: first[rate]["validation_error"])
-    seeds = range(args.seed + 1, args.seed + (args.num_seeds or 3))
-    records = [first[best], *(run(best, seed) for seed in seeds)]
+    seeds = range(args.seed, args.seed + (args.num_seeds or 3))
+    best, records = select_rate(run, args.learning_rates or problem.learning_rates, seeds)
     row: dict[str, Any] = {"problem": name, "method": method}
     for key in records[0]["test"]:
         values = [record["test"][key] for record in records]
@@ -173,12 +170,26 @@ def make_row(args: Arguments, name: str, method: str, problem: "Problem") -> dic
     }
 
 
+def select_rate(
+    run: Callable[[float, int], Metrics], rates: Sequence[float], seeds: Sequence[int]
+) -> tuple[float, list[Metrics]]:
+    """Return the learning rate with the smallest validation error for the first seed, and the
+    runs of all seeds with this rate.
+
+    Args:
+        run: (learning rate, seed) -> metrics with "validation_error".
+    """
+    first = {rate: run(rate, seeds[0]) for rate in rates}
+    best = min(first, key=lambda rate: first[rate]["validation_error"])
+    return best, [first[best], *(run(best, seed) for seed in seeds[1:])]
+
+
 def error_bound(
     problem: "Problem", method: str, records: Sequence[Metrics], num_points: int
 ) -> dict[str, float | None]:
     """Return the mean squared error of KL(p_1 || p_0) over runs, and the terms of its bound."""
     points = EvaluationPoints(problem.pair, num_points, make_generator("cpu", 0, TEST))
-    truth = points.truth[-len(points.x1) :].mean().item()
+    truth = points.metrics(points.truth)["divergence"]
     values = [record["test"]["divergence"] for record in records]
     errors = [record["test"]["time_score_error"] for record in records]
     path, x = problem.methods[method].path, points.x1[:NUM_BOUND]
