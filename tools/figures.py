@@ -7,7 +7,6 @@ The records are made by ``make paper``. Lines are means over seeds and bands sta
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -15,11 +14,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from results import RESULTS, ROOT, paper_rows
 
-from ebm_app.utils.files import read_json
-
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "docs" / "results"
 #: Name and colour of each method in both figures
 METHODS = {
     "tsm_stein": ("TSM", "C3"),
@@ -34,33 +30,27 @@ Rows = list[dict[str, Any]]
 def main() -> None:
     """Write docs/paper-gaussians.png and docs/paper-information.png."""
     mpl.rcParams |= {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    tables = (record["figures"]["table"] for record in read_json(RESULTS / "paper.json").values())
-    rows = [row for table in tables for row in table]
     lines = (RESULTS / "mi.jsonl").read_text(encoding="utf-8").splitlines()
     for name, figure in {
-        "gaussians": plot_gaussians(rows),
-        "information": plot_information(rows, [json.loads(line) for line in lines]),
+        "gaussians": plot_gaussians(),
+        "information": plot_information([json.loads(line) for line in lines]),
     }.items():
         figure.savefig(ROOT / "docs" / f"paper-{name}.png", dpi=130)
 
 
-def rows_of(rows: Rows, problem: str, method: str) -> tuple[list[int], Rows]:
+def rows_of(problem: str, method: str) -> tuple[list[int], Rows]:
     """Return the dimensions and rows of the problems of a family, by a method."""
-    found = {
-        int(row["problem"].removeprefix(problem)): row
-        for row in rows
-        if row.get("problem", "").startswith(problem) and row["method"] == method
-    }
-    return sorted(found), [found[dim] for dim in sorted(found)]
+    found = [row for row in paper_rows(problem) if row["method"] == method]
+    return [int(row["problem"].removeprefix(problem)) for row in found], found
 
 
-def plot_gaussians(rows: Rows) -> Figure:
+def plot_gaussians() -> Figure:
     """Plot the error of the log ratio of distant Gaussians by dimension, like the paper's figure
     2, with its means as dashed lines."""
     figure = Figure(figsize=(4.6, 3.2), layout="constrained")
     axes = figure.subplots()
     for method, (name, color) in METHODS.items():
-        dims, found = rows_of(rows, "gaussians_d", method)
+        dims, found = rows_of("gaussians_d", method)
         means = [row["error"] for row in found]
         band(axes, dims, means, [row["error_deviation"] for row in found], name, color)
         axes.plot(dims, [row["paper_error"] for row in found], ls=":", color=color)
@@ -71,13 +61,13 @@ def plot_gaussians(rows: Rows) -> Figure:
     return figure
 
 
-def plot_information(rows: Rows, runs: Rows) -> Figure:
+def plot_information(runs: Rows) -> Figure:
     """Plot the time per step, the estimates by dimension, and the error over training steps, like
     the paper's figure of mutual information."""
     figure = Figure(figsize=(9.6, 3.0), layout="constrained")
     times, values, errors = figure.subplots(1, 3)
     for method, (name, color) in METHODS.items():
-        dims, found = rows_of(rows, "mi_d", method)
+        dims, found = rows_of("mi_d", method)
         times.plot(dims, [row["ms"] for row in found], "o-", ms=4, color=color, label=name)
         means, deviations = ([row[key] for row in found] for key in ("matrix", "matrix_deviation"))
         band(values, dims, means, deviations, name, color)
