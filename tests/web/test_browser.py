@@ -54,6 +54,16 @@ def send(page, path):
     page.locator("input[type=file]").first.set_input_files(path)
 
 
+def fill(box, value):
+    """Fill a box. gradio sets a box that has just become visible to its initial value."""
+    for _ in range(20):
+        box.fill(value)
+        box.page.wait_for_timeout(500)
+        if box.input_value() == value:
+            return
+    raise AssertionError(f"the box has {box.input_value()!r}, not {value!r}")
+
+
 def test_new_image_replaces_the_answer_of_the_old_one(visit, models, tmp_path):
     page = open_score(visit)
     for index in (0, 1):
@@ -427,7 +437,7 @@ def test_start_button_returns_after_an_error(visit, path, field, value, start):
             accordion.click()
         if path == "generate":  # checked when the page has read its address
             expect(page.get_by_label("New seed for every run")).to_be_checked(timeout=WAIT)
-        page.get_by_label(field).first.fill(value)
+        fill(page.get_by_label(field).first, value)
     button.click()
     page.get_by_test_id("toast-text").first.wait_for(timeout=WAIT)
     expect(button).to_be_visible()
