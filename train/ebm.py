@@ -12,7 +12,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,6 +51,9 @@ DECISIVE = ("dataset", "size", "space", "flow", "init_from", "device", "config",
 DECISIVE += ("max_train_steps", "max_train_minutes", "resume_from_checkpoint")
 #: Settings of a recorded run that belong to its data set
 OF_DATA = ("resolution", "image_column", "label_column")
+#: Settings that --size replaces
+OF_SIZE = ("block_out_channels", "layers_per_block", "attention_levels")
+OF_SIZE += ("num_heads", "norm_num_groups")
 #: Measured steps of a dry run
 DRY_STEPS = 6
 
@@ -70,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     else:
         checkpoint, settings = None, read_settings(chosen["config"]) if "config" in chosen else {}
         if chosen.get("dataset", settings.get("dataset")) != settings.get("dataset"):
-            settings = {name: value for name, value in settings.items() if name not in OF_DATA}
+            settings = without(settings, OF_DATA)
+        if "size" in chosen:
+            settings = without(settings, OF_SIZE)
         if "init_from" in chosen and "flow" not in chosen:
             settings.pop("flow", None)  # the flow is that of the initial model
         base = with_settings(Train(), settings)
@@ -95,6 +100,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         advice = "more minutes" if config.size == "tiny" else "--size tiny or more minutes"
         warn_of_few_steps(config, figures["steps"], advice)
     return figures
+
+
+def without(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the settings whose names are not among ``names``."""
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def run(

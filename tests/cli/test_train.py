@@ -93,6 +93,9 @@ def test_config_takes_the_settings_of_a_dry_run(capsys, tmp_path, image_folder):
     assert second["ebm"] == first["ebm"]
     changed = {"learning_rate": 0.02, "config": str(tmp_path / "run.json"), "device": "auto"}
     assert second["train"] == first["train"] | changed
+    assert call(train, *again, "--size", "small") == 0
+    third = json.loads(capsys.readouterr().out)
+    assert third["ebm"]["net"]["block_out_channels"][0] == 32
 
 
 def test_short_run_in_minutes_is_explained(capsys, tmp_path):
