@@ -302,7 +302,9 @@ def cost_of_a_step(model: str) -> str:
 def frechet(model: str, rows: str) -> str:
     """Return the Fréchet distance of the first row of samples ("table") or of held-out images
     ("floor")."""
-    return number(figures_of("samples", model)[0][rows][0]["frechet"], 1)
+    row, *deviation = figures_of("samples", model)[0][rows]
+    error = deviation[0]["frechet"] if rows == "floor" and deviation else None
+    return number(row["frechet"], 1, error)
 
 
 def auroc(model: str, score: str, digits: int) -> str:
