@@ -24,16 +24,8 @@ from ebm_app.command_line import parse, peek, run_script
 from ebm_app.config import EBMConfig
 from ebm_app.data.datasets import ImageData
 from ebm_app.flow import Flow
-from ebm_app.training.build import (
-    announce,
-    build,
-    latent_flow,
-    make_config,
-    open_run,
-    warn_of_few_steps,
-)
+from ebm_app.training.build import fit_model, latent_flow, make_config, warn_of_few_steps
 from ebm_app.training.checkpoint import find_checkpoint, recorded_settings, refuse_to_overwrite
-from ebm_app.training.loop import fit
 from ebm_app.training.recipes import FORMATS, OF_IMAGES, fitting_size, recipe
 from ebm_app.training.settings import (
     Train,
@@ -95,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if config.dry_run:
         print(json.dumps(dry_run(config, ebm_config, data, flow), indent=2))
         return None
-    figures = run(config, ebm_config, data, flow, start, checkpoint)
+    figures = fit_model(config, ebm_config, data, flow, start, checkpoint)
     if figures is not None:
         advice = "more minutes" if config.size == "tiny" else "--size tiny or more minutes"
         warn_of_few_steps(config, figures["steps"], advice)
@@ -107,27 +99,6 @@ def without(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def run(
-    config: Train,
-    ebm_config: EBMConfig,
-    data: ImageData,
-    flow: Flow | None,
-    start: float,
-    checkpoint: Path | None = None,
-) -> dict[str, Any] | None:
-    """Train a model with a record of the run; return the figures on the main process."""
-    with open_run(config, data, checkpoint) as (accelerator, output):
-        # accelerate's configuration file may set the precision
-        config = replace(config, mixed_precision=accelerator.mixed_precision)
-        task = build(accelerator, config, ebm_config, data, flow)
-        announce(accelerator, data)
-        figures = fit(accelerator, config, task, output, start, checkpoint)
-        if not accelerator.is_main_process:
-            return None
-        output.save(figures)
-        return figures
-
-
 def dry_run(
     config: Train, ebm_config: EBMConfig, data: ImageData, flow: Flow | None
 ) -> dict[str, Any]:
@@ -137,7 +108,7 @@ def dry_run(
         short = {"max_train_steps": DRY_STEPS, "max_train_minutes": None, "lr_decay_steps": None}
         short |= {"validation_images": 2, "num_preview_images": 0, "report_to": "jsonl"}
         short |= {"output_dir": Path(folder), "resume_from_checkpoint": None}
-        run(replace(config, **short), ebm_config, data, flow, time.perf_counter())
+        fit_model(replace(config, **short), ebm_config, data, flow, time.perf_counter())
         record = json.loads(Path(folder, "run.json").read_text())
     precision = record["settings"]["train"]["mixed_precision"]
     seconds = record["figures"]["training_seconds"] / DRY_STEPS

@@ -337,6 +337,34 @@ def init_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
     ebm.load_state_dict(source.state_dict())
 
 
+def fit_model(
+    config: Train,
+    ebm_config: EBMConfig,
+    data: ImageData,
+    flow: Flow | None,
+    start: float,
+    checkpoint: Path | None = None,
+) -> dict[str, Any] | None:
+    """Train a model with a record of the run; return the figures on the main process.
+
+    Args:
+        ebm_config: from ``make_config``.
+        flow: as for ``build``.
+        start: as for ``fit``.
+        checkpoint: checkpoint to resume from.
+    """
+    with open_run(config, data, checkpoint) as (accelerator, output):
+        # accelerate's configuration file may set the precision
+        config = replace(config, mixed_precision=accelerator.mixed_precision)
+        task = build(accelerator, config, ebm_config, data, flow)
+        announce(accelerator, data)
+        figures = fit(accelerator, config, task, output, start, checkpoint)
+        if not accelerator.is_main_process:
+            return None
+        output.save(figures)
+        return figures
+
+
 def warn_of_few_steps(config: Run, steps: int, advice: str) -> None:
     """Print what to change if a run in minutes had time for few steps only."""
     if config.max_train_steps is None and steps < FEW_STEPS:
@@ -417,16 +445,8 @@ def train(
         base = recipe(dataset, data.image_shape, data.num_levels, size, space)
         config = with_settings(base, settings)
     ebm_config = make_config(config, data, flow)
-    with (
-        torch.random.fork_rng(range(torch.cuda.device_count())),
-        open_run(config, data, checkpoint) as (accelerator, output),
-    ):
-        # accelerate's configuration file may set the precision
-        config = replace(config, mixed_precision=accelerator.mixed_precision)
-        task = build(accelerator, config, ebm_config, data, flow)
-        announce(accelerator, data)
-        figures = fit(accelerator, config, task, output, start, checkpoint)
-        if accelerator.is_main_process:
-            output.save(figures)
-            warn_of_few_steps(config, figures["steps"], 'size="tiny" or more minutes')
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        figures = fit_model(config, ebm_config, data, flow, start, checkpoint)
+    if figures is not None:
+        warn_of_few_steps(config, figures["steps"], 'size="tiny" or more minutes')
     return EBM.from_pretrained(folder, resolve_device(config.device))
