@@ -10,8 +10,7 @@
         return {"bits_per_dim": 1.67}
 
 ``run_script`` runs a ``main`` and prints the metrics that it returns. Flags are written
-``--num_images 64``, lists ``--x 1 2``. Slow imports come after parsing, so that ``--help`` is
-fast.
+``--num_images 64``, lists ``--x 1 2``.
 """
 
 import dataclasses

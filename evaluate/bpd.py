@@ -52,7 +52,7 @@ class Arguments(HeldOutFlags):
     output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 
 
-def make_estimators(args: Arguments, ebm: "EBM") -> "dict[str, Estimator]":
+def make_estimators(args: Arguments, ebm: EBM) -> dict[str, Estimator]:
     """Return the selected estimators, keyed by their text "NAME key=value ..."."""
 
     runs = {run: run.split() or [""] for run in args.estimator or [ebm.default_estimator]}

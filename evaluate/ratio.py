@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 def make_ratio(
     method: str, iterations: int | None, seed: int, num_folds: int = 5
-) -> "CrossFitRatio":
+) -> CrossFitRatio:
     """Return the estimator of a ``--method`` with ``iterations`` training steps, if not None."""
 
     settings = {"num_folds": num_folds, "random_state": seed}
@@ -74,7 +74,7 @@ def make_ratio(
     return CTSMRatio(**settings, **steps)
 
 
-def save_estimate(estimate: "RatioEstimate", output: Output) -> dict[str, Any]:
+def save_estimate(estimate: RatioEstimate, output: Output) -> dict[str, Any]:
     """Write the record and the plot, print the summary, and return the figures."""
     output.save(estimate.figures())
     save_figure(estimate.plot(), output.path.with_suffix(".png"))

@@ -84,14 +84,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def check_folder(folder: str | Path) -> None:
-    """Raise a UserError for a path that is not a folder, before slow imports."""
+    """Raise a UserError for a path that is not a folder."""
     if not Path(folder).is_dir():
         raise UserError(f"'{folder}' is not a folder. Use the path of a folder of images.")
 
 
 def read_levels(
-    files: Sequence[Path], begin: int, num: int, form: "ImageFormat", args: ImageFileFlags
-) -> "dict[int, Tensor]":
+    files: Sequence[Path], begin: int, num: int, form: ImageFormat, args: ImageFileFlags
+) -> dict[int, Tensor]:
     """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index."""
 
     chosen = files[begin : begin + num]
@@ -132,7 +132,7 @@ def write_rows(path: Path, rows: Sequence[Sequence[Any]], mode: str) -> None:
         table.writerows(rows)
 
 
-def score(ebm: "EBM", images: "dict[int, Tensor]", args: Arguments) -> list[list[float]]:
+def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[float]]:
     """Return the columns after the file name, for a batch of images.
 
     The noise of an image only depends on the seed and its number, so results do not depend on the

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> Metrics:
 
 
 def make_table(
-    args: Arguments, problems: "Mapping[str, Problem]", quick: Mapping[str, Any], name: str
+    args: Arguments, problems: Mapping[str, Problem], quick: Mapping[str, Any], name: str
 ) -> Metrics:
     """Run every cell, write ``name``.json, and print and return the table.
 
@@ -123,7 +123,7 @@ def run_jobs(jobs: list[tuple[Any, ...]], num_processes: int) -> Iterator[dict[s
             pool.shutdown(cancel_futures=True)
 
 
-def make_row(args: Arguments, name: str, method: str, problem: "Problem") -> dict[str, Any]:
+def make_row(args: Arguments, name: str, method: str, problem: Problem) -> dict[str, Any]:
     """Return the means and standard deviations over the runs of a cell (None if a run diverged),
     the error and time reported by the paper, and a note if the error is ``FAR`` times as large."""
 
@@ -185,7 +185,7 @@ def select_rate(
 
 
 def error_bound(
-    problem: "Problem", method: str, records: Sequence[Metrics], num_points: int
+    problem: Problem, method: str, records: Sequence[Metrics], num_points: int
 ) -> dict[str, float | None]:
     """Return the mean squared error of KL(p_1 || p_0) over runs, and the terms of its bound."""
     points = EvaluationPoints(problem.pair, num_points, make_generator("cpu", 0, TEST))

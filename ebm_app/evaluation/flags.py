@@ -48,7 +48,7 @@ class HeldOutFlags(ImageFlags):
     )
 
 
-def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
+def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
     """Return the accelerator and the model, with the margin ``--t_margin`` if set."""
 
     accelerator = make_accelerator(device=args.device)
@@ -73,7 +73,7 @@ def open_model(args: HeldOutFlags) -> "tuple[Accelerator, EBM]":
     return accelerator, ebm
 
 
-def held_out(args: ImageFlags, ebm: "EBM") -> "tuple[ImageData, Tensor]":
+def held_out(args: ImageFlags, ebm: EBM) -> tuple[ImageData, Tensor]:
     """Return a data set, and the grey levels (N, C, H, W) of the images to evaluate."""
 
     data = images_for(

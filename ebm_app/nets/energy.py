@@ -224,7 +224,7 @@ class EnergyModel(TimeScoreModel):
         would double the cost of training.
         """
         is_kept, base = torch.is_grad_enabled(), self.base(x, t)
-        # a view, so that the derivative in x excludes that through the features
+        # with a view of x, by_x excludes the dependence of the features on x
         with leaves(x.view_as(x), base.features, t.detach()) as inputs:
             total = self.learned(*inputs, condition).sum()
             by_x, by_features, rate = torch.autograd.grad(total, inputs, create_graph=is_kept)

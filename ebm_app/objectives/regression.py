@@ -213,7 +213,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 def make_objective(
     name: str, divergence: str, weighting: str, stein_factor: float, t_margin: float
 ) -> Objective:
-    """Return an objective by its name and those of its divergence, for CTSM-v, and weighting."""
+    """Return an objective by name. ``divergence`` applies to CTSM-v only."""
     kind = OBJECTIVES[choose("objective", name, OBJECTIVES)]
     weigh = WEIGHTINGS[choose("weighting", weighting, WEIGHTINGS)]
     if kind is CTSMv:

@@ -179,8 +179,8 @@ class Schedule(NamedTuple):
         return derivative(partial(self.tau, path), t)
 
     def times(self, path: GaussianPath, start: float, end: float, num_steps: int) -> Tensor:
-        """Return times (num_steps + 1,) float64 from ``start`` to ``end``, both included, where
-        tau must be finite.
+        """Return times (num_steps + 1,) float64 from ``start`` to ``end``, both included. tau
+        must be finite at both.
 
         >>> from ebm_app.paths import LinearVPPath
         >>> SCHEDULES["linear"].times(LinearVPPath(), 0.0, 1.0, 4).round(decimals=12).tolist()

@@ -53,7 +53,7 @@ T_MARGIN = 1e-3
 WIDTH, BATCH_SIZE, LEARNING_RATE = 48, 4096, 1e-2
 #: Decay of the moving average of the weights that is validated
 DECAY = 0.99
-#: Draws of the path at held-out rows per validation
+#: Points of the path per validation, drawn from held-out rows
 NUM_VALIDATION = 4096
 #: Steps between validations
 CHECK_EVERY = 100

@@ -390,7 +390,7 @@ def raise_(chains: Chains, num_chains: int) -> LogZResult:
     return LogZResult(from_reverse(ends.log_weight), ends.acceptance.mean().item())
 
 
-#: Name -> (chains that are not tuned, number of chains) -> result
+#: Methods by name. Each takes untuned chains and their number.
 METHODS: dict[str, Callable[[Chains, int], LogZResult]] = {
     "diffused": diffused,
     "ais": ais,

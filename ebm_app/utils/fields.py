@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Array(Protocol):
-    """Number or array of numpy or torch, which are not imported, to keep --help fast."""
+    """Number or array of numpy or torch, without importing either."""
 
     def tolist(self) -> Any:
         """Return the values as a Python number or nested lists."""
@@ -138,7 +138,8 @@ def from_dict(kind: type[T], data: Any, where: str) -> T:
 
 def _to_json(value: Any) -> Any:
     plain = to_python(value)
-    return repr(value) if plain is value else plain  # fails validation, which names the field
+    # a text, whose validation error names the field
+    return repr(value) if plain is value else plain
 
 
 def from_attributes(kind: type[T], source: Any, **overrides: Any) -> T:

@@ -14,12 +14,13 @@ from uuid import uuid4
 
 from pydantic_core import from_json
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 from ebm_app.utils.errors import UserError, shorten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import Tensor
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -106,10 +107,8 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     replace_file(path, (text + "\n").encode("utf-8", "replace"))
 
 
-def read_tensors(path: Path) -> "dict[str, Tensor]":
+def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file, by name."""
-    from safetensors.torch import load_file  # imports torch, which takes seconds
-
     open_file(path).close()
     with report_damage(path):
         return load_file(path)
@@ -122,10 +121,8 @@ def read_header(path: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
 
 
-def write_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file atomically, with default permissions."""
-    from safetensors.torch import save  # imports torch, which takes seconds
-
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     replace_file(path, save(ready))
 
