@@ -134,13 +134,13 @@ def write_idx(path: Path, array: np.ndarray) -> None:
     path.write_bytes(head + array.tobytes())
 
 
-def write_mnist(folder: Path, sizes: tuple[int, ...] = (60, 12), side: int = 28) -> None:
+def write_mnist(folder: Path, sizes: tuple[int, ...] = (60, 12)) -> None:
     """Write MNIST files in which all pixels of image n are n, with the label n mod 10."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, num in zip(("train", "t10k"), sizes, strict=True):
         values = np.arange(num).astype(np.uint8)
         write_idx(folder / f"{part}-labels-idx1-ubyte", values % 10)
-        images = np.tile(values[:, None, None], (1, side, side))
+        images = np.tile(values[:, None, None], (1, 28, 28))
         write_idx(folder / f"{part}-images-idx3-ubyte", images)
 
 

@@ -1,5 +1,7 @@
 """``ebm_app.train``: runs from tensors, an accelerate configuration."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +22,8 @@ from ebm_app.utils.files import read_json
 IMAGES = random_images(12, 8)
 
 
-def test_tensors_and_script_train_the_same_weights(script, tmp_path):
+def test_tensors_and_script_train_the_same_weights(script, tmp_path, capsys):
+    """A resume by the script needs the folder only."""
     data, tensors, files = load_images("digits"), tmp_path / "tensors", tmp_path / "files"
     steps = {"max_train_steps": 4, "checkpointing_steps": 2, "validation_steps": 2}
     options = {"dataset": "digits", "num_levels": 17, "validation": data.validation}
@@ -34,7 +37,12 @@ def test_tensors_and_script_train_the_same_weights(script, tmp_path):
     for each in settings:
         del each["train"]["output_dir"], each["train"]["config"]
     assert settings[0] == settings[1]
-    assert call(module, "--output_dir", tensors, "--resume_from_checkpoint", "latest") == 0
+    expected = weights_of(files)
+    shutil.rmtree(files / "checkpoint-4")
+    resume = [module, "--output_dir", files, "--resume_from_checkpoint", "latest"]
+    assert call(*resume, "--learning_rate", 0.5) == 2
+    assert "learning_rate" in capsys.readouterr().err
+    assert call(*resume) == 0 and equal_tensors(weights_of(files), expected)
 
 
 def test_training_returns_a_model_and_keeps_the_generator(tmp_path):
