@@ -26,11 +26,15 @@ from safetensors.torch import load_file
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.command_line import run_script
 from ebm_app.config import EBMConfig
-from ebm_app.data.datasets import load_images
+from ebm_app.data.datasets import ImageData, load_images
 from ebm_app.data.pictures import to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.reference import save_bits
+from ebm_app.flow import Flow
 from ebm_app.nets.unet import UNetConfig
+from ebm_app.training.build import make_config
+from ebm_app.training.recipes import recipe
+from ebm_app.training.settings import with_settings
 from ebm_app.utils.errors import UserError
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -86,6 +90,13 @@ def call(module: ModuleType, *args: object) -> int:
 def figures_of(module: ModuleType, *args: object) -> dict:
     """Run a script and return its figures."""
     return module.main([str(arg) for arg in args])
+
+
+def config_of(data: ImageData, flow: Flow | None = None, **settings) -> EBMConfig:
+    """Return the configuration of a model by the recipe of a data set and other settings."""
+    space = "ambient" if flow is None else flow.config.space
+    base = recipe(data.name, data.image_shape, data.num_levels, space=space)
+    return make_config(with_settings(base, settings), data, flow)
 
 
 def random_images(num: int, side: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import digit, error_of
-from exact import F64, ExactModel, density_of, generator, normal
+from exact import F64, Exact, ExactModel, generator, normal
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -57,7 +57,7 @@ def test_energy_and_scores_match_gaussian_closed_form(path, head):
     mean, std, t_margin, shape = 0.3, 0.6, 1e-4, (1, 8, 8)
     model = ExactModel(path, t_margin, [[mean]], [std], stein_channels=head)
     model.register_buffer("unused", torch.zeros(1, dtype=F64))  # sets device and dtype
-    ebm = EBM(CONFIG, density_of(model, 64)).double()
+    ebm = EBM(CONFIG, Exact(model, 64)).double()
     x = normal((4, *shape)).requires_grad_()
     for t in (0.0, 0.5, 1.0):
         time = torch.tensor(min(t, 1 - t_margin), dtype=F64)

@@ -6,16 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import error_of, save_picture
+from conftest import config_of, error_of, save_picture
 
 from ebm_app.config import EBMConfig
 from ebm_app.data import datasets
 from ebm_app.data.datasets import load_images
 from ebm_app.data.files import HELD_OUT, SPLITS, hold_out
 from ebm_app.evaluation.held_out import labels_for
-from ebm_app.training.build import make_config
-from ebm_app.training.recipes import recipe
-from ebm_app.training.settings import with_settings
 
 
 def fill(folder, number=60, start=0, size=(5, 6), suffix=".png", channels=1):
@@ -163,9 +160,8 @@ def test_classes_are_matched_by_name(tmp_path):
     assert (labels_for(model, unknown, "train") == -1).all()
     other = replace(model, num_classes=2, class_names=("bee", "cow"))
     assert "no class 'ant', only bee, cow" in error_of(labels_for, other, data, "train")
-    base = recipe(data.name, data.image_shape, data.num_levels)
-    labelled = make_config(with_settings(base, {"classes": "all"}), data)
-    assert labelled.classes() == ("ant", "bee") and not make_config(base, data).classes()
+    assert config_of(data, classes="all").classes() == ("ant", "bee")
+    assert not config_of(data).classes()
 
 
 def test_large_data_are_in_a_temporary_file(tmp_path, monkeypatch):

@@ -75,12 +75,6 @@ def test_client_generates_images_step_by_step(client, page):
     assert path.rpartition("/")[2] in str(page.temp_file_sets)
 
 
-def test_seed_repeats_the_images(client):
-    runs = [client.predict("grey", num_images=2, seed=3, api_name="/generate") for _ in range(2)]
-    (*_, seed, _, first), (*_, second) = runs
-    assert seed == 3 and first == second and len(first["log_prob"]) == 2
-
-
 def test_client_scores_an_image_and_gets_errors(client, tmp_path):
     stroke = np.zeros((280, 280))
     stroke[40:240, 120:160] = 255

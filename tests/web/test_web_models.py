@@ -206,12 +206,14 @@ def test_images_of_chosen_classes_are_generated(models):
     assert generate.labels_of("one of each", (), 1) == generate.labels_of("any", (), 1) is None
 
 
-def test_zero_steps_are_the_default_of_the_sampler(models):
+def test_samplers_have_their_steps_and_acceptance(models):
     def heads(num_steps):
         frames = generate.generate("grey", "dpm", 1, num_steps, 0, False, models=models)
         return [text.split(" in ")[0] for _, text, *_ in frames]
 
     assert "Step 25 of 25" in heads(0) and "Step 4 of 4" in heads(4)
+    frames = generate.generate("grey", "annealed_hmc", 1, 2, 0, False, models=models)
+    assert "% of the proposals accepted" in [*frames][-1][1]
 
 
 def test_model_card_shows_its_text_and_curves(models, tmp_path):

@@ -47,10 +47,9 @@ def test_every_evaluation_is_shown(monkeypatch):
     *_, (_, _, densities, _) = toy.toy("two Gaussians, D = 5", *arguments[1:])
     assert densities is None  # of more than two dimensions
     mixtures = "mixtures, D = 20, k = 2"
-    message = f"unknown path of {mixtures} 'variance preserving': choose one of Schrödinger bridge"
-    assert message in error_of(next, toy.toy(mixtures, *arguments[1:]))
+    assert "choose one of Schrödinger bridge" in error_of(next, toy.toy(mixtures, *arguments[1:]))
     paths, *_ = toy.select_problem(mixtures)
-    assert paths["choices"] == ["Schrödinger bridge"] and paths["value"] in paths["choices"]
+    assert paths["choices"] == ["Schrödinger bridge"] == [paths["value"]]
 
 
 def test_information_of_the_paper_is_learned_step_by_step():
@@ -79,10 +78,7 @@ def test_estimate_equals_that_of_the_library(tmp_path):
     expected = mutual_information(x, x + noise, ratio, random_state=4)
     assert metrics == {**expected.figures(), "data": "x.npy and y.npy", "seed": 4}
     assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
-    assert "by ClassifierRatio(random_state=4)" in text
-    label = f"{expected.summary()}\nx.npy and y.npy · 300 rows, 1 + 1 columns · seed 4 · "
-    assert text.startswith(label)
-    assert len(plot.axes[0].patches) > 10  # histograms
+    assert text.startswith(expected.summary()) and len(plot.axes[0].patches) > 10
 
 
 def test_bad_data_give_errors(tmp_path):
