@@ -119,7 +119,7 @@ def test_percentile_is_that_of_the_shown_bits(models, tmp_path, monkeypatch):
     monkeypatch.setattr(models.open("grey"), "held_out", held_out)
     last = answers(models, path)[-1]
     assert last.metrics["more_likely_than"] == pytest.approx(0.75, abs=0.01)
-    assert "401 held-out images" in last.text and "More likely than 75%" in last.text
+    assert "401 held-out images" in last.text
     assert last.histogram.axes[0].lines[0].get_xdata() == [bits, bits]
 
 
@@ -128,17 +128,12 @@ def test_stored_bits_belong_to_the_weights(models, tmp_path):
     save_bits(tmp_path, ebm, torch.tensor([2.0, 1.0]), "test")
     assert HeldOutBits.load(tmp_path, ebm).bits.tolist() == [1, 2]
     assert HeldOutBits.load(tmp_path, EBM(GREY)) is None
+    record = json.loads((tmp_path / BITS_FILE).read_text())
+    for bits in ([], [-1.0], [[1.0]], [None], "text"):
+        (tmp_path / BITS_FILE).write_text(json.dumps({**record, "bits_per_dim": bits}))
+        assert "is damaged" in error_of(HeldOutBits.load, tmp_path, ebm)
     for name in ("mnist", "digits", "fashion", "cifar10"):
         assert HeldOutBits.load(BUNDLED / name, EBM.from_pretrained(name)) is not None
-
-
-@pytest.mark.parametrize("bits", [[], [-1.0], [[1.0]], [None], "text"])
-def test_wrong_held_out_bits_are_reported(models, tmp_path, bits):
-    ebm = models.open("grey").ebm
-    save_bits(tmp_path, ebm, torch.tensor([1.0]), "test")
-    record = json.loads((tmp_path / BITS_FILE).read_text())
-    (tmp_path / BITS_FILE).write_text(json.dumps({**record, "bits_per_dim": bits}))
-    assert "held_out_bits.json is damaged" in error_of(HeldOutBits.load, tmp_path, ebm)
 
 
 def test_stored_samples_have_the_pixels_of_the_grid(tmp_path):
@@ -203,7 +198,8 @@ def test_images_of_chosen_classes_are_generated(models):
     assert "random classes" in text
     assert np.array_equal(pixels(images[0][0]), pixels(shared.render(expected, generate.SIDE)))
     assert models.classes() == ["0", "1", "2"]  # of any model
-    assert generate.labels_of("one of each", (), 1) == generate.labels_of("any", (), 1) is None
+    assert generate.labels_of("one of each", (), 1) is None
+    assert generate.labels_of("one of each", ("0", "1"), 1) == ("0",)
 
 
 def test_samplers_have_their_steps_and_acceptance(models):
