@@ -1,7 +1,7 @@
-"""Pictures of handwritten digits: paper, shadow, rotation, ruled lines, noise."""
+"""Pictures of handwritten digits: strokes, paper, shadow, rotation, ruled lines, noise."""
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 from scipy import ndimage
 
 from ebm_app.pretrained import BUNDLED
@@ -17,6 +17,54 @@ SCENES = {
     "blackboard": (5, {"paper": 45, "ink": 220, "shadow": 0.2}),
     "thin": (7, {"height": 260, "angle": -8, "shadow": 0.4, "thinning": 8}),
 }
+
+
+def arc(x: float, y: float, a: float, b: float, begin: int, end: int) -> list[tuple[float, float]]:
+    """Return points of an ellipse around (x, y) with half axes a and b between two angles in
+    degrees."""
+    angles = np.radians(np.linspace(begin, end, 25))
+    return [*zip(x + a * np.cos(angles), y + b * np.sin(angles), strict=True)]
+
+
+#: Strokes of each digit in a unit square, with y downwards
+STROKES = (
+    [arc(0.5, 0.5, 0.28, 0.42, -90, 270)],
+    [[(0.42, 0.15), (0.52, 0.08), (0.5, 0.92)]],
+    [[*arc(0.5, 0.3, 0.24, 0.22, -170, 30), (0.3, 0.9), (0.78, 0.88)]],
+    [arc(0.47, 0.28, 0.22, 0.2, -150, 90) + arc(0.47, 0.69, 0.26, 0.22, -90, 150)],
+    [[(0.38, 0.08), (0.25, 0.55), (0.78, 0.52)], [(0.66, 0.25), (0.62, 0.93)]],
+    [[(0.74, 0.1), (0.36, 0.1), (0.33, 0.45), *arc(0.48, 0.66, 0.24, 0.23, -110, 150)]],
+    [[(0.62, 0.07), (0.38, 0.45), *arc(0.5, 0.7, 0.2, 0.21, 180, -180)]],
+    [[(0.24, 0.12), (0.76, 0.12), (0.45, 0.93)]],
+    [arc(0.5, 0.28, 0.19, 0.2, 90, 450) + arc(0.5, 0.71, 0.23, 0.22, -90, -450)],
+    [[*arc(0.5, 0.3, 0.2, 0.21, 0, 360), (0.68, 0.4), (0.62, 0.93)]],
+)
+
+
+def handwritten(digit: int, random: np.random.Generator) -> Image.Image:
+    """Return a photograph of a digit that is drawn by strokes, with random width, slant and
+    wobble, on random paper."""
+    image = Image.new("L", (280, 280))
+    pen, width = ImageDraw.Draw(image), int(random.integers(18, 27))
+    slant, phase = random.uniform(-0.05, 0.25), random.uniform(0, 6.28, 2)
+    wobble = random.uniform(0.005, 0.02, 2)
+    for stroke in STROKES[digit]:
+        x, y = np.array(stroke).T
+        across = x + slant * (0.5 - y) + wobble[0] * np.sin(7 * y + phase[0])
+        down = y + wobble[1] * np.sin(6 * x + phase[1])
+        points = [(280 * a, 280 * b) for a, b in zip(across, down, strict=True)]
+        pen.line(points, fill=255, width=width)
+        for a, b in points:
+            pen.ellipse((a - width / 2, b - width / 2, a + width / 2, b + width / 2), fill=255)
+    return photograph(
+        image,
+        height=int(random.integers(120, 260)),
+        paper=int(random.integers(150, 250)),
+        ink=int(random.integers(30, 80)),
+        angle=int(random.integers(-8, 9)),
+        shadow=random.uniform(0, 0.45),
+        ruled=int(random.choice([0, 0, 0, 70])),
+    )
 
 
 def example(number: int) -> Image.Image:

@@ -149,3 +149,9 @@ def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(import_module(name), optionflags=FLAGS)
     assert result.attempted and not result.failed
+
+
+@pytest.mark.parametrize("name", [n for n in ebm_app.__all__ if callable(getattr(ebm_app, n))])
+def test_public_name_has_an_example(name):
+    tests = doctest.DocTestFinder().find(getattr(ebm_app, name))
+    assert any(test.examples for test in tests)

@@ -11,6 +11,7 @@ from ebm_app import ClassifierRatio, CTSMRatio, mutual_information
 from ebm_app.ratios import ctsm
 from ebm_app.ratios.classifier import NetworkClassifier
 from ebm_app.ratios.information import independent_and_joint
+from ebm_app.ratios.problems import learn_information
 
 SHORT = ClassifierRatio(NetworkClassifier(steps=100), num_folds=3)
 
@@ -73,6 +74,15 @@ def test_invalid_pairs_raise():
     assert "60 rows" in error_of(mutual_information, x, y[:50])
     assert "num_folds" in error_of(mutual_information, x, y, CTSMRatio(num_folds=2))
     assert "20 rows" in error_of(mutual_information, x[:20], y[:20])
+
+
+def test_paper_gaussians_are_learned():
+    curve = list(learn_information(40, 300, 0))
+    assert curve[0] == (0, 0.0, None) and len(curve) > 20
+    step, value, stderr = curve[-1]
+    assert step == 300 and 1 < value < 12  # 10 nats after 2,000 steps
+    # 0.08 nats after 2,000 steps
+    assert 0 < stderr < (2 * 40 / 2000) ** 0.5
 
 
 def test_mi_script_estimates_from_files(script, capsys, tmp_path):

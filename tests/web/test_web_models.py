@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from conftest import GREY, digit, error_of, pixels, save_digit, save_picture
+from photographs import handwritten
 from PIL import Image
 
 from ebm_app.anomaly import FITTED_FILE, AnomalyDetector
@@ -110,6 +112,24 @@ def test_unusual_images_have_the_format_of_the_model(name):
     assert np.array_equal(pixels(unusual[0][0])[::-1, ::-1], pixels(images[1]))
     foreign = to_input(unusual[2][0], ebm.config)
     assert AnomalyDetector(ebm).load(folder).p_value(foreign) <= score.ALPHA
+
+
+@pytest.mark.slow
+def test_photographs_of_strokes_are_recognised(tmp_path):
+    """Of 20 photographs no digit is wrong, most are right, and few are flagged."""
+    scorer, random = (
+        score.Scorer(Models({"mnist": BUNDLED / "mnist"}), 0),
+        np.random.default_rng(1),
+    )
+    kinds = Counter()
+    for index in range(20):
+        handwritten(index % 10, random).save(tmp_path / f"{index}.png")
+        *_, last = scorer.score("mnist", str(tmp_path / f"{index}.png"))
+        named, is_flagged = last.metrics["class"], last.metrics["p_value"] <= score.ALPHA
+        kind = "unsure" if named is None else "right" if named == str(index % 10) else "wrong"
+        kinds["flagged" if is_flagged else kind] += 1
+    print(kinds)
+    assert kinds["wrong"] == 0 and kinds["right"] >= 14 and kinds["flagged"] <= 2, kinds
 
 
 def test_percentile_is_that_of_the_shown_bits(models, tmp_path, monkeypatch):
@@ -234,9 +254,10 @@ def test_links_out_of_a_model_folder_are_not_read(folder, tmp_path):
         assert ("step" in text) == (curves is not None) == is_shown
 
 
-def test_page_starts_with_a_damaged_configuration(folder, tmp_path):
+@pytest.mark.parametrize("text", ["[" * 400 + "]" * 400, r'{"class_names": "\ud800"}'])
+def test_page_starts_with_a_damaged_configuration(folder, tmp_path, text):
     damaged = shutil.copytree(folder / "grey", tmp_path / "damaged")
-    (damaged / "config.json").write_text("[" * 400 + "]" * 400)
+    (damaged / "config.json").write_text(text)
     models = Models({"labelled": folder / "labelled", "damaged": damaged})
     assert build_app(models, seed=5) and models.classes() == ["0", "1", "2"]
     assert "config.json is not a JSON object" in error_of(models.open, "damaged")
