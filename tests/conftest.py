@@ -26,11 +26,15 @@ from safetensors.torch import load_file
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.command_line import run_script
 from ebm_app.config import EBMConfig
-from ebm_app.data.datasets import load_images
+from ebm_app.data.datasets import ImageData, load_images
 from ebm_app.data.pictures import to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.reference import save_bits
+from ebm_app.flow import Flow
 from ebm_app.nets.unet import UNetConfig
+from ebm_app.training.build import make_config
+from ebm_app.training.recipes import recipe
+from ebm_app.training.settings import with_settings
 from ebm_app.utils.errors import UserError
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -88,6 +92,13 @@ def figures_of(module: ModuleType, *args: object) -> dict:
     return module.main([str(arg) for arg in args])
 
 
+def config_of(data: ImageData, flow: Flow | None = None, **settings) -> EBMConfig:
+    """Return the configuration of a model by the recipe of a data set and other settings."""
+    space = "ambient" if flow is None else flow.config.space
+    base = recipe(data.name, data.image_shape, data.num_levels, space=space)
+    return make_config(with_settings(base, settings), data, flow)
+
+
 def random_images(num: int, side: int) -> torch.Tensor:
     """Return the same images (num, 1, side, side) of 17 levels at every call."""
     generator = torch.Generator().manual_seed(0)
@@ -134,13 +145,13 @@ def write_idx(path: Path, array: np.ndarray) -> None:
     path.write_bytes(head + array.tobytes())
 
 
-def write_mnist(folder: Path, sizes: tuple[int, ...] = (60, 12), side: int = 28) -> None:
+def write_mnist(folder: Path, sizes: tuple[int, ...] = (60, 12)) -> None:
     """Write MNIST files in which all pixels of image n are n, with the label n mod 10."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, num in zip(("train", "t10k"), sizes, strict=True):
         values = np.arange(num).astype(np.uint8)
         write_idx(folder / f"{part}-labels-idx1-ubyte", values % 10)
-        images = np.tile(values[:, None, None], (1, side, side))
+        images = np.tile(values[:, None, None], (1, 28, 28))
         write_idx(folder / f"{part}-images-idx3-ubyte", images)
 
 

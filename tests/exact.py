@@ -13,7 +13,6 @@ and the Stein score is -sum_k r_k (x - m_k) / u_k.
 """
 
 import math
-from functools import cache
 
 import torch
 from torch import nn
@@ -74,11 +73,8 @@ class ExactModel(nn.Module):
 
     def __init__(self, path, t_margin, means, stds, weights=(1.0,), stein_channels=0):
         super().__init__()
-        self.path, self.interval, self.stein_channels = (
-            path,
-            path.interval(t_margin),
-            stein_channels,
-        )
+        self.path, self.stein_channels = path, stein_channels
+        self.interval = path.interval(t_margin)
         self.means = torch.as_tensor(means, dtype=F64)
         self.stds = torch.as_tensor(stds, dtype=F64)
         self.log_weights = torch.as_tensor(weights, dtype=F64).log()
@@ -100,15 +96,10 @@ class ExactModel(nn.Module):
     def predicts_variance(self):
         return isinstance(self.path, OneSidedPath)
 
-    @cache  # noqa: B019
-    def at(self, t):
-        """Return the moments at a float t, cached for the steps of a solver."""
-        return self.moments(torch.tensor([t], dtype=F64))
-
     def modes(self, x, t):
         """Return log p_t(x) + log r_k (K, B), and the components and Stein score of each mode."""
-        moments = self.moments(t) if isinstance(t, torch.Tensor) and t.ndim else self.at(float(t))
-        m, u, m_dt, u_dt = (like_modes(moment, x) for moment in moments)
+        times = torch.as_tensor(t, dtype=F64).reshape(-1)
+        m, u, m_dt, u_dt = (like_modes(moment, x) for moment in self.moments(times))
         y = (x - m) / u
         logs = -0.5 * (y * (x - m) + torch.log(2 * math.pi * u))
         joint = self.log_weights[:, None] + logs.flatten(2).sum(2)
@@ -164,7 +155,7 @@ class ExactModel(nn.Module):
 class Exact(TimeScoreModel):
     """Time score model whose output is that of an ``ExactModel``."""
 
-    def __init__(self, model, num_nodes):
+    def __init__(self, model, num_nodes=32):
         super().__init__(nn.Identity(), model.path, 0.1, num_nodes=num_nodes)
         self.model, self.interval = model, model.interval
         self.start, self.end = model.interval
@@ -178,9 +169,6 @@ class Exact(TimeScoreModel):
 
 class ExactDensity(Exact):
     """The closed forms of an ``ExactModel``: its log density and its Stein score."""
-
-    def __init__(self, model):
-        super().__init__(model, 32)
 
     def log_density(self, x, t):
         return self.model.log_density(x, t)
@@ -199,11 +187,6 @@ class ExactScore(Exact):
     """The same without a posterior variance."""
 
     has_variance = False
-
-
-def density_of(model, num_nodes=32):
-    """Return the time score model of an exact model, with the quantities that it has."""
-    return Exact(model, num_nodes)
 
 
 class ExactBridge(ExactModel):

@@ -14,20 +14,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import digit, error_of
-from exact import F64, ExactModel, density_of, generator, normal
+from exact import F64, Exact, ExactModel, generator, normal
 from PIL import Image
 from safetensors.torch import save_file
 
 import ebm_app
 from ebm_app import EBM
-from ebm_app.anomaly import extract_features
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.datasets import load_images
 from ebm_app.data.levels import to_levels
-from ebm_app.likelihood import VariationalBound
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import LinearVPPath
-from ebm_app.utils import output
 from ebm_app.utils.tensors import standard_error
 
 CONFIG = EBMConfig(
@@ -60,7 +57,7 @@ def test_energy_and_scores_match_gaussian_closed_form(path, head):
     mean, std, t_margin, shape = 0.3, 0.6, 1e-4, (1, 8, 8)
     model = ExactModel(path, t_margin, [[mean]], [std], stein_channels=head)
     model.register_buffer("unused", torch.zeros(1, dtype=F64))  # sets device and dtype
-    ebm = EBM(CONFIG, density_of(model, 64)).double()
+    ebm = EBM(CONFIG, Exact(model, 64)).double()
     x = normal((4, *shape)).requires_grad_()
     for t in (0.0, 0.5, 1.0):
         time = torch.tensor(min(t, 1 - t_margin), dtype=F64)
@@ -148,14 +145,10 @@ def test_results_do_not_depend_on_the_number_of_images(shape):
     assert torch.equal(ebm.encode(x)[:3], ebm.encode(x[:3]))
 
 
-@pytest.mark.parametrize("estimator", ["elbo", "path_integral", "probability_flow"])
-def test_noise_does_not_depend_on_the_dtype(ebm, estimator):
-    few = {"num_steps": 4, "max_refinements": 0} if estimator == "probability_flow" else {}
-    for repeats in (1, 3):
-        options = {"estimator": estimator, "repeats": repeats, **few}
-        single = ebm.float().log_prob(images(), **options)
-        double = ebm.double().log_prob(images(), **options)
-        torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-3)
+def test_noise_does_not_depend_on_the_dtype(ebm):
+    single = ebm.log_prob(images(), repeats=3)
+    double = ebm.double().log_prob(images(), repeats=3)
+    torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-3)
     start, same = ([*e.iterate_sample(2, num_steps=1)][-1].x for e in (ebm, ebm.float()))
     torch.testing.assert_close(start.float(), same, rtol=1e-3, atol=1e-3)
 
@@ -183,28 +176,13 @@ def test_estimators_that_disagree_warn():
         ebm.likelihood(x, "time_integral", repeats=8)
 
 
-def test_options_by_name_equal_objects(ebm):
-    options = {"repeats": 2, "seed": 4}
-    by_name = ebm.likelihood(images(), estimator="elbo", num_nodes=4, **options)
-    by_object = ebm.likelihood(images(), VariationalBound(num_nodes=4), **options)
-    assert torch.equal(by_name.log_prob, by_object.log_prob) and by_name.nfe == 2 * 4
-    default = ebm.log_prob(images(), **options)
-    assert torch.equal(default, ebm.likelihood(images(), "elbo", **options).log_prob)
-    assert not torch.equal(default, by_name.log_prob)
-
-
-def test_wrong_files_and_options_are_reported(ebm, tmp_path):
+def test_unknown_weights_and_models_are_reported(ebm, tmp_path):
     ebm.save_pretrained(tmp_path)
     weights = {**ebm.state_dict(), "extra": torch.zeros(1)}
     save_file(weights, tmp_path / "model.safetensors")
     assert "extra has shape (1,), expected None" in error_of(EBM.from_pretrained, tmp_path)
-    del weights["extra"], weights[name := next(iter(weights))]
-    save_file(weights, tmp_path / "model.safetensors")
-    assert name in error_of(EBM.from_pretrained, tmp_path)
     assert "no model 'nothing'" in error_of(EBM.from_pretrained, "nothing")
     assert "could not be downloaded" in error_of(EBM.from_pretrained, "nobody/nothing")  # offline
-    assert "(N, 1, 8, 8)" in error_of(ebm.likelihood, torch.zeros(2, 3, 8, 8))
-    assert "less than or equal to 1" in error_of(ebm.score, torch.zeros(2, 1, 8, 8), t=1.5)
 
 
 def test_push_to_hub_uploads_model_and_card(ebm, tmp_path, monkeypatch):
@@ -224,9 +202,7 @@ def test_push_to_hub_uploads_model_and_card(ebm, tmp_path, monkeypatch):
     assert again.config == CONFIG and not again.training
     assert torch.equal(again.log_prob(images(1)), ebm.log_prob(images(1)))
     hub.create_repo.side_effect = PermissionError("401 Unauthorized\nlog in first")
-    assert error_of(ebm.push_to_hub, "others/x").endswith(
-        "'others/x': 401 Unauthorized log in first"
-    )
+    assert "401 Unauthorized log in first" in error_of(ebm.push_to_hub, "others/x")
 
 
 @pytest.mark.parametrize("estimator", ["elbo", "time_integral", "probability_flow"])
@@ -239,23 +215,15 @@ def test_non_finite_results_are_reported(estimator):
 
 
 BUNDLED = Path(ebm_app.__file__).parent / "pretrained"
-#: Bits per dim; one thread or two differ by 1e-8
-TOLERANCE = 1e-4
-#: Bits per dim by one draw of elbo: mean and first image; mean of the card, over the test split,
-#: and its error
+#: Bits per dim by one draw of elbo; those of the card, over the test split, and their error
 BITS = {
-    "digits": (1.670843, 1.634068, 1.6629, 0.0158),
-    "digits-energy": (1.695163, 1.647799, 1.6563, 0.0152),
-    "mnist": (0.856135, 0.760399, 0.8802, 0.0026),
-    "fashion": (2.303628, 2.605540, 2.7574, 0.0270),
-    "cifar10": (3.564209, 3.247317, 3.0727, 0.0216),
-    "mnist-energy": (0.954641, 0.915453, 0.9741, 0.0084),
-    "mnist-latent": (1.063260, 0.982146, 1.0774, 0.0085),
-}
-#: Mean bits per dim of eight digits by other estimators.
-DIGITS = {
-    "digits": {"time_integral": 1.650008, "path_integral": 1.584013},
-    "digits-energy": {"energy": 1.650190},
+    "digits": (1.670843, 1.6629, 0.0158),
+    "digits-energy": (1.695163, 1.6563, 0.0152),
+    "mnist": (0.856135, 0.8802, 0.0026),
+    "fashion": (2.303628, 2.7574, 0.0270),
+    "cifar10": (3.564209, 3.0727, 0.0216),
+    "mnist-energy": (0.954641, 0.9741, 0.0084),
+    "mnist-latent": (1.063260, 1.0774, 0.0085),
 }
 
 
@@ -272,53 +240,7 @@ def levels_of(name):
 
 @pytest.mark.parametrize("name", BITS)
 def test_bits_match_the_card(name):
-    ebm, levels = EBM.from_pretrained(name), levels_of(name)
-    bits = ebm.likelihood(levels, estimator="elbo", repeats=1).bits_per_dim.double()
-    mean, first, published, error = BITS[name]
-    assert bits.mean().item() == pytest.approx(mean, abs=TOLERANCE)
-    assert bits[0].item() == pytest.approx(first, abs=TOLERANCE)
-    assert abs(mean - published) < 3 * math.hypot(standard_error(bits).item(), error)
-
-
-@pytest.mark.parametrize("name", BITS)
-@pytest.mark.parametrize("repeats", [1, 8])
-def test_error_covers_the_difference_from_other_noise(name, repeats):
-    ebm, levels = EBM.from_pretrained(name), levels_of(name)[:1]
-    found, other = (ebm.likelihood(levels, repeats=repeats, seed=seed) for seed in (0, 1))
-    error = math.hypot(found.error.item(), other.error.item())
-    assert abs(found.log_prob - other.log_prob).item() < 4 * error
-
-
-@pytest.mark.parametrize("name", DIGITS)
-def test_estimators_reproduce_recorded_bits(name):
-    ebm, levels = EBM.from_pretrained(name), levels_of(name)[:8]
-    for estimator, expected in DIGITS[name].items():
-        bits = ebm.likelihood(levels, estimator, repeats=1).bits_per_dim.mean().item()
-        assert bits == pytest.approx(expected, abs=TOLERANCE)
-
-
-def test_samples_reproduce_recorded_mean():
-    images = EBM.from_pretrained("digits").sample(
-        4, "probability_flow", num_steps=5, labels="none"
-    )
-    # rounding may move a pixel to the next level, which changes the mean by 2e-4
-    assert images.mean().item() == pytest.approx(0.320557, abs=1e-3)
-
-
-def test_progress_is_shown_after_a_delay(monkeypatch, capsys):
-    """Five seconds in use; the bars vanish at the end."""
-    ebm, levels = EBM.from_pretrained("digits"), levels_of("digits")[:2]
-    calls = {
-        "likelihood": partial(ebm.log_prob, levels, repeats=1),
-        "classify": partial(ebm.classify, levels, num_draws=1),
-        "sample": partial(ebm.sample, 1, num_steps=2),
-        "features": partial(extract_features, ebm, levels),
-    }
-    for seconds in (60, 0):
-        monkeypatch.setattr(output, "DELAY", seconds)
-        for name, call in calls.items():
-            call()
-            assert (f"{name}: " in capsys.readouterr().err) == (seconds == 0)
-    monkeypatch.setenv("RANK", "1")  # another process of the same run
-    calls["likelihood"]()
-    assert capsys.readouterr().err == ""
+    ebm, (recorded, published, error) = EBM.from_pretrained(name), BITS[name]
+    bits = ebm.likelihood(levels_of(name), "elbo", repeats=1).bits_per_dim.double()
+    assert bits.mean().item() == pytest.approx(recorded, abs=1e-4)
+    assert abs(recorded - published) < 3 * math.hypot(standard_error(bits).item(), error)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import SMALL, call, config_flags, equal_tensors, error_of, figures_of
+from conftest import SMALL, call, config_flags, config_of, equal_tensors, error_of, figures_of
 from exact import generator, normal, uniform
 
 from ebm_app import EBM, train
@@ -12,9 +12,6 @@ from ebm_app.data.datasets import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.nets.unet import NET_INPUTS
-from ebm_app.training.build import make_config
-from ebm_app.training.recipes import recipe
-from ebm_app.training.settings import with_settings
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")
@@ -26,13 +23,6 @@ def random_levels(num, seed=0):
 
 
 DATA = ImageData("test", LEVELS, *(random_levels(20, seed) for seed in (5, 6, 7)))
-
-
-def config_of(settings, flow=None, data=DATA):
-    """Return the configuration of a model by the recipe of the data set."""
-    space = "ambient" if flow is None else flow.config.space
-    base = recipe(data.name, data.image_shape, data.num_levels, space=space)
-    return make_config(with_settings(base, settings), data, flow)
 
 
 def fitted(kind):
@@ -58,7 +48,7 @@ def test_flows_load_and_are_their_untrained_latent_model(kind, net_input, folder
     assert value.mean() > -16 * math.log(LEVELS) + 5
     assert torch.equal(flow.likelihood(levels, repeats=2).log_prob, value)
     given = {"net_input": net_input, "block_out_channels": (8,), "norm_num_groups": 4}
-    ebm = EBM(config_of(given, flow))
+    ebm = EBM(config_of(DATA, flow, **given))
     ebm.space.load_state_dict(flow.space.state_dict())
     images = DATA.test[:4].double() / (LEVELS - 1)
     found, own = (model.likelihood(images, repeats=2, seed=3) for model in (ebm, flow))
@@ -98,9 +88,9 @@ def test_scripts_train_and_evaluate_in_latent_space(tmp_path, image_folder, scri
 
 def test_incompatible_flows_are_reported(folders):
     flow = Flow.from_pretrained(folders / "copula")
-    assert "copula" in error_of(config_of, {"space": "gaussian"}, flow)
+    assert "copula" in error_of(config_of, DATA, flow, space="gaussian")
     other = ImageData("test", LEVELS, *(torch.zeros(3, 1, 8, 8, dtype=torch.uint8),) * 3)
-    assert "(1, 4, 4)" in error_of(config_of, {}, flow, other)
+    assert "(1, 4, 4)" in error_of(config_of, other, flow)
     assert "flow" in error_of(EBM.from_pretrained, folders / "copula")
 
 

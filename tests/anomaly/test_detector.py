@@ -93,18 +93,19 @@ def test_saved_detector_is_loaded_bit_for_bit(tmp_path, detector, digits):
         AnomalyDetector.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("change", ["non-finite", "missing", "shape"])
-def test_damaged_detector_is_refused(tmp_path, detector, change):
+def test_damaged_detector_is_refused(tmp_path, detector):
     detector.ebm_.save_pretrained(tmp_path)
     detector.save(tmp_path)
     tensors = load_file(tmp_path / FITTED_FILE)
-    tensors["calibration"][3] = torch.nan
-    if change == "missing":
-        del tensors["map_mean"]
-    if change == "shape":
-        tensors |= {"calibration": torch.ones(100), "map_mean": torch.ones(4, 8, 9)}
-    save_file(tensors, tmp_path / FITTED_FILE)
-    assert change in error_of(AnomalyDetector.from_pretrained, tmp_path)
+    for name, values in tensors.items():
+        others = {key: tensor for key, tensor in tensors.items() if key != name}
+        for changed, word in (
+            ({name: torch.full_like(values, torch.nan)}, name),
+            ({name: values[None]}, name),
+            ({}, "missing"),
+        ):
+            save_file(others | changed, tmp_path / FITTED_FILE)
+            assert word in error_of(AnomalyDetector(detector.ebm_).load, tmp_path)
 
 
 def test_copies_do_not_count_as_images(detector, digits):

@@ -1,13 +1,16 @@
-"""Flags of scripts, and settings KEY=VALUE."""
+"""Flags of scripts, settings KEY=VALUE, and registries that build settings classes by name."""
 
 import dataclasses
 import re
 from importlib import import_module
 from typing import Annotated, Literal
 
+import numpy as np
 import pytest
+import torch
 from annotated_types import Len
 from conftest import ROOT, error_of, load_script
+from pydantic import ValidationError
 
 import bpd
 from ebm_app.command_line import Positional, argument, parse
@@ -21,10 +24,11 @@ from ebm_app.utils.fields import (
     Positive,
     PositiveInt,
     configuration,
+    from_dict,
     from_strings,
     setting,
 )
-from ebm_app.utils.registry import settings_of_each
+from ebm_app.utils.registry import make, settings_of_each
 from ebm_app.web import __main__ as web
 
 sample = load_script("sample/ebm.py")
@@ -33,14 +37,11 @@ sample = load_script("sample/ebm.py")
 def test_names_in_help_are_those_of_the_registries():
     kinds = (bpd.Arguments, sample.Arguments, Train)
     items = [item for kind in kinds for item in dataclasses.fields(kind)]
-    texts = {item.name: item.metadata.get("help") for item in items}
-    for setting_name in NAMES.keys() & {name for name, text in texts.items() if text}:
-        names = NAMES[setting_name]
-        of_users = set(names) - {"display", "schrodinger_bridge"}
-        assert all(re.search(rf"\b{name}\b", texts[setting_name]) for name in of_users), (
-            setting_name
-        )
-    assert all(f"{name}: " in texts["estimator"] for name in [*ESTIMATORS, "all"])
+    texts = {item.name: item.metadata["help"] for item in items if "help" in item.metadata}
+    for name in NAMES.keys() & texts.keys():
+        of_users = set(NAMES[name]) - {"display", "schrodinger_bridge"}
+        assert of_users <= {*re.findall(r"\w+", texts[name])}, name
+    assert {*ESTIMATORS, "all"} <= {*re.findall(r"(\w+): ", texts["estimator"])}
     for name, kind in SAMPLERS.items():
         assert f"{name}: " in texts["sampler"]
         for field in dataclasses.fields(kind):
@@ -69,10 +70,17 @@ class Walk:
     hidden: int = 0
 
 
+class Gait:
+    """Base class of a registry."""
+
+
 @configuration
-class Run:
-    num_steps: PositiveInt = 1
-    pace: float = 1.0
+class Run(Gait):
+    num_steps: PositiveInt = 3
+    pace: Positive = 1.0
+
+
+GAITS = {"run": Run}
 
 
 def test_flags_become_the_types_of_the_fields():
@@ -92,6 +100,29 @@ def test_settings_reach_every_class_with_the_field():
     assert settings["walk"] == {"pace": 0.2, "num_steps": 3, "place": "a=b"}
     for pair in ("steps=3", "num_steps=few", "num_steps=0", "num_steps"):
         assert "num_steps" in error_of(settings_of_each, {"run": Run}, [pair])
+
+
+@pytest.mark.parametrize("settings", [{"num_steps": 0}, {"pace": float("nan")}, {"colour": 1}])
+def test_invalid_settings_are_one_line(settings):
+    (name,) = settings
+    with pytest.raises(ValidationError):
+        Run(**settings)
+    assert name in error_of(make, GAITS, Gait, "gait", "run", settings)
+    assert name in error_of(from_dict, Run, settings, "file")
+    assert name in error_of(from_strings, Run, {name: str(settings[name])})
+
+
+def test_make_builds_by_name_and_keeps_instances():
+    settings = {"num_steps": np.int64(4), "pace": torch.tensor(0.5)}
+    made = make(GAITS, Gait, "gait", "run", settings)
+    assert made == Run(4, 0.5) and type(made.num_steps) is int and type(made.pace) is float
+    assert from_strings(Run, {"num_steps": "4", "pace": "0.5"}) == made
+    assert make(GAITS, Gait, "gait", made, {}) is made
+    assert make(GAITS, Gait, "gait", "run", {"num_steps": None}) == Run()
+    assert "got '4'" in error_of(make, GAITS, Gait, "gait", "run", {"num_steps": "4"})
+    for wrong in (3, Run, None):
+        assert "gait" in error_of(make, GAITS, Gait, "gait", wrong, {})
+    assert "run" in error_of(make, GAITS, Gait, "gait", "walk", {})
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -87,16 +87,13 @@ def test_two_processes_match_one(run, folder, tmp_path):
 #: Runs of samplers
 FLOW = "probability_flow num_steps=1"
 HMC = "annealed_hmc num_temperatures=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0"
-#: Flags of short chains
-SHORT = (
-    "--num_chains 4 --split train --limit 4 --repeats 1 --num_leapfrog_steps 1 "
-    "--num_temperatures 2 --device cpu"
-).split()
 
 
 def test_every_method_estimates_log_z(folder, capsys, tmp_path):
     methods = ["ais", "diffused", "raise"]
-    flags = [*SHORT, "--output_dir", tmp_path, "--method", *methods]
+    flags = "--num_chains 4 --split train --limit 4 --repeats 1 --device cpu".split()
+    flags += "--num_leapfrog_steps 1 --num_temperatures 2 --output_dir".split()
+    flags += [tmp_path, "--method", *methods]
     figures, printed = figures_of(ais, folder / "grey", *flags), capsys.readouterr().out
     assert list(figures["methods"]) == methods and figures["method"] == methods[0]
     assert {"log_z", "stderr", "ess", "acceptance"} <= set(figures)
@@ -109,10 +106,8 @@ def test_every_method_estimates_log_z(folder, capsys, tmp_path):
 
 def test_every_run_is_a_row_of_the_table(capsys, tmp_path, folder):
     flags = "--num_images 5 --batch_size 3 --classifier_steps 5 --device cpu".split()
-    runs = [
-        word for run in (FLOW, HMC, "probability_flow  num_steps=1") for word in ("--run", run)
-    ]
-    figures = figures_of(samplers, folder / "grey", "--output_dir", tmp_path, *flags, *runs)
+    flags += ["--run", FLOW, "--run", HMC, "--run", "probability_flow  num_steps=1"]
+    figures = figures_of(samplers, folder / "grey", "--output_dir", tmp_path, *flags)
     table = capsys.readouterr().out.splitlines()
     assert 0 <= figures["classifier_accuracy"] <= 1
     flow, hmc = figures["table"]

@@ -136,18 +136,12 @@ def test_objectives_are_timed_on_the_same_network(folder, tmp_path):
     assert set(speed.OBJECTIVES) < set(rows) and rows["tsm"] == 1
 
 
-def test_parts_of_a_step_are_timed(folder, tmp_path):
-    flags = "--table parts --batch_size 4 --rounds 1 --device cpu --output_dir".split()
-    table = figures_of(speed, folder / "colour", *flags, tmp_path)["table"]
-    parts = {row["part"]: row["of the network"] for row in table}
-    assert {"prediction", "optimizer", "step"} < set(parts) and parts["network"] == 1
-
-
-def test_likelihood_is_compared_with_its_network(folder, tmp_path):
-    flags = "--table likelihood --batch_size 2 --rounds 1 --device cpu --output_dir".split()
-    table = figures_of(speed, folder / "grey", *flags, tmp_path)["table"]
-    parts = {row["part"]: row["of the network"] for row in table}
-    assert parts["network"] == 1 and parts["likelihood"] > 0
+@pytest.mark.parametrize(("table", "part"), [("parts", "optimizer"), ("likelihood", "likelihood")])
+def test_parts_are_compared_with_the_network(folder, tmp_path, table, part):
+    flags = "--batch_size 2 --rounds 1 --device cpu --table".split()
+    figures = figures_of(speed, folder / "colour", *flags, table, "--output_dir", tmp_path)
+    parts = {row["part"]: row["of the network"] for row in figures["table"]}
+    assert parts["network"] == 1 and parts[part] > 0
 
 
 def test_benchmark_ranks_anomalies(script, tmp_path, capsys):

@@ -25,24 +25,6 @@ def read(tmp_path):
     return read
 
 
-@pytest.fixture
-def prepare():
-    """Return a function that converts a drawing."""
-
-    def prepare(ink, config):
-        return drawings.prepare_drawing(Image.fromarray(255 - ink.astype(np.uint8)), config)[0, 0]
-
-    return prepare
-
-
-def strokes(*boxes: tuple[int, int, int, int]) -> np.ndarray:
-    """Return a drawing of filled boxes (top, bottom, left, right)."""
-    ink = np.zeros((280, 280))
-    for top, bottom, left, right in boxes:
-        ink[top:bottom, left:right] = 255
-    return ink
-
-
 def test_upload_is_cropped_averaged_and_rounded(read):
     numbers = np.random.RandomState(0)
     pixels = numbers.randint(0, 256, (32, 48))  # 8 columns on either side are cropped
@@ -72,9 +54,8 @@ def test_unsuitable_images_raise(read, tmp_path):
     (tmp_path / "drawing.svg").write_text("<svg/>")
     assert "SVG" in error_of(drawings.read_upload, tmp_path / "drawing.svg", GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
-    assert "2 channels" in error_of(read, strokes(), two)
-    ink = Image.fromarray(strokes().astype(np.uint8))
-    assert error_of(drawings.prepare_drawing, ink, COLOUR) == drawings.NO_COLOUR
+    assert "2 channels" in error_of(read, np.zeros((9, 9)), two)
+    assert error_of(drawings.prepare_drawing, Image.new("L", (9, 9)), COLOUR) == drawings.NO_COLOUR
 
 
 def test_dark_digit_on_light_is_inverted_exactly(read):
@@ -90,8 +71,11 @@ def test_dark_digit_on_light_is_inverted_exactly(read):
     assert drawings.INVERTED not in notes  # only for grey models
 
 
-def test_mnist_drawing_has_box_and_centre_of_mass(prepare):
-    seen = prepare(strokes((10, 150, 5, 40), (115, 150, 40, 110)), MNIST)
+def test_mnist_drawing_has_box_and_centre_of_mass():
+    drawing = Image.new("L", (280, 280), "white")
+    drawing.paste("black", (5, 10, 40, 150))
+    drawing.paste("black", (40, 115, 110, 150))
+    seen = drawings.prepare_drawing(drawing, MNIST)[0, 0]
     inked = seen > 0  # whole pixels
     assert (inked.any(1).sum(), inked.any(0).sum()) == (20, 15)
     assert seen.sum() == pytest.approx((140 * 35 + 35 * 70) * (20 / 140) ** 2, rel=0.02)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from exact import F64, ExactModel, density_of, generator, uniform, z_score
+from exact import F64, Exact, ExactModel, generator, uniform, z_score
 from scipy import stats
 from torch import nn
 
@@ -38,7 +38,7 @@ def images(num_levels, num=3, shape=SHAPE):
 def likelihood(model, levels, num_levels, repeats, nodes=64):
     model.register_buffer("unused", torch.zeros(1, dtype=F64))  # sets device and dtype
     settings = {"dequantisation": "uniform", "stein_head": False}
-    ebm = EBM(EBMConfig("mine", SHAPE, num_levels, **settings), density_of(model, nodes))
+    ebm = EBM(EBMConfig("mine", SHAPE, num_levels, **settings), Exact(model, nodes))
     return ebm.likelihood(levels.byte(), TimeIntegral(), repeats, seed=1, batch_size=2)
 
 
@@ -169,7 +169,7 @@ def test_learned_decoder_matches_the_posterior_of_pixels(t_margin):
         alpha, sigma = path.alpha(t).item(), path.variance(t).sqrt().item()
         return prior + torch.distributions.Normal(alpha * every, sigma).log_prob(x[..., None])
 
-    class Exact(TimeScoreModel):
+    class Posterior(TimeScoreModel):
         has_variance = True
 
         def forward(self, x, t):
@@ -179,7 +179,7 @@ def test_learned_decoder_matches_the_posterior_of_pixels(t_margin):
             score = (path.alpha(t[0]) * mean - x) / v
             return ModelOutput(x, score, variance * path.marginal_variance(t[0]) / v)
 
-    density = Exact(nn.Identity(), path, t_margin, num_levels=17)
+    density = Posterior(nn.Identity(), path, t_margin, num_levels=17)
     point = LearnedDecoder().points(levels, cells(17), uniform(levels.shape, 1), density)
     decode = partial(density.level_log_prob, x=point.y, t=density.end)
     found = torch.stack([decode(torch.full_like(levels, k)) for k in range(17)], -1)

@@ -7,10 +7,10 @@ import torch
 from conftest import error_of
 from exact import (
     F64,
+    Exact,
     ExactModel,
     ExactScore,
     SineDiffusion,
-    density_of,
     noise_of,
     normal,
     points,
@@ -62,7 +62,7 @@ def mixture(shape, head=1):
 def test_estimators_match_the_density_of_a_mixture(estimator, shape, tolerance):
     model = mixture(shape)
     x = points(model, shape)
-    found = estimator(density_of(model, 48), x, T, noise_of(x))
+    found = estimator(Exact(model, 48), x, T, noise_of(x))
     assert found.value.shape == found.error.shape == (6,)
     assert found.value.dtype == found.error.dtype == F64
     assert (found.value - model.log_density(x, T)).abs().max() < tolerance
@@ -73,7 +73,7 @@ def test_estimators_match_the_density_of_a_mixture(estimator, shape, tolerance):
 def test_probe_error_matches_the_deviation():
     """From the exact divergence, without bias; it falls as one over the root of the probes."""
     model = mixture((1, 4, 4))
-    x, density = points(model, (1, 4, 4), 300), density_of(model)
+    x, density = points(model, (1, 4, 4), 300), Exact(model)
     some, many, exact = (
         ProbabilityFlowDensity(12, max_refinements=1, num_probes=num)(density, x, 0.9, noise_of(x))
         for num in (12, 48, 0)
@@ -91,7 +91,7 @@ def test_probe_error_matches_the_deviation():
 
 def test_steps_are_halved_until_each_point_converges():
     model = mixture((1, 4, 4))
-    x, density = points(model, (1, 4, 4), 20), density_of(model)
+    x, density = points(model, (1, 4, 4), 20), Exact(model)
     exact, values = model.log_density(x, T), []
     for num in (0, 1, 3, 6):
         flow = ProbabilityFlowDensity(4, num_probes=0, start=1e-6, max_refinements=num)
@@ -106,7 +106,7 @@ def test_steps_are_halved_until_each_point_converges():
 def test_path_integral_error_includes_rule_and_model():
     """Curves of an exact model differ by the rule alone, those of a wrong one by more."""
     model = mixture((16,))
-    x, density = points(model, (16,), 20), density_of(model)
+    x, density = points(model, (16,), 20), Exact(model)
     exact = model.log_density(x, T)
     found = PathIntegral()(density, x, T, noise_of(x))
     assert ((found.value - exact).abs() <= found.error).all()
@@ -119,7 +119,7 @@ def test_path_integral_error_includes_rule_and_model():
 @every_estimator
 def test_values_depend_on_point_and_seed_only(name):
     model = mixture((1, 4, 4))
-    x, density = points(model, (1, 4, 4)), density_of(model)
+    x, density = points(model, (1, 4, 4)), Exact(model)
     estimator = QUICK[name]
     whole = estimator(density, x, 0.9, noise_of(x))
     tolerance = 1e-3 if name in ADAPTIVE else 1e-10
@@ -146,12 +146,12 @@ def test_nfe_counts_forward_and_backward_passes(name, head):
     model, calls = mixture((2,), head), []
     model.register_forward_hook(lambda *args: calls.append(len(args[1][0])))
     x, estimator = points(model, (2,)), QUICK[name]
-    if not estimator.supports(density_of(model)):
-        message = error_of(check_estimator, estimator, density_of(model))
+    if not estimator.supports(Exact(model)):
+        message = error_of(check_estimator, estimator, Exact(model))
         assert message.startswith("Estimator path_integral needs") and head == 0
         assert "Stein head" in message.partition("Available for")[2]
         return
-    nfe = estimator(density_of(model), x, 0.9, noise_of(x)).nfe
+    nfe = estimator(Exact(model), x, 0.9, noise_of(x)).nfe
     is_flow = name.startswith("probability_flow")
     is_score = name == "elbo" or is_flow
     passes = (1 if head or not is_score else 2) * (3 if is_flow else 1)
@@ -170,7 +170,7 @@ def test_refined_points_keep_their_labels():
     x, labels = model.data((4, 2)) + torch.arange(4)[:, None], torch.arange(4)
 
     def estimate(rows):
-        density, noise = density_of(model), ImageNoise(0, rows.tolist(), LIKELIHOODS)
+        density, noise = Exact(model), ImageNoise(0, rows.tolist(), LIKELIHOODS)
         return flow(density.conditioned_on(labels[rows]), x[rows], T, noise)
 
     whole, alone = estimate(labels), [estimate(row[None]) for row in labels]
@@ -195,7 +195,7 @@ def test_elbo_of_an_exact_score_is_the_log_density(path, shape, t):
     """Within the stated standard error, which matches the spread over examples."""
     model = two_modes(path, 1e-4, shape, stein_channels=1)
     x = torch.cat([model.data((40, *shape)), normal((40, *shape), 1)])
-    found = VariationalBound(num_draws=30)(density_of(model), x, t, noise_of(x))
+    found = VariationalBound(num_draws=30)(Exact(model), x, t, noise_of(x))
     assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
     deviation = found.value - model.log_density(x, t)
     assert z_score(deviation[:, None]) < 4 and found.nfe == 30 * 16
@@ -217,7 +217,7 @@ def test_control_variate_is_unbiased_and_reduces_noise():
     model = Scaled(LinearVPPath(), 1e-4, [[-1.2], [1.2]], (0.1, 0.1), (0.3, 0.7), 1)
     model.means = model.means.expand(2, 16)
     x = model.data((1500, 16))
-    density, exact = density_of(model), model.log_density(x, 0.99)
+    density, exact = Exact(model), model.log_density(x, 0.99)
 
     def deviation(density):
         estimate = VariationalBound(num_nodes=24)(density, x, 0.99, noise_of(x))

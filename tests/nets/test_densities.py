@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, ExactBridge, ExactModel, density_of, normal, points, two_modes
+from exact import F64, Exact, ExactBridge, ExactModel, normal, points, two_modes
 from torch import nn
 
 from ebm_app.config import Calibration
@@ -51,7 +51,7 @@ def test_log_ratio_and_its_error_match_closed_form(name, shape):
     model, enough = MODELS[name]
     x = points(model, shape, 8)
     for nodes in (16, 24, enough, 128):
-        density = density_of(model, nodes)
+        density = Exact(model, nodes)
         for t0, t1 in [model.interval, *INNER]:
             t0 = max(t0, model.interval[0])
             found = density.log_ratio(x, t0, t1)
@@ -75,13 +75,13 @@ def test_values_do_not_depend_on_batch_or_chunks(monkeypatch):
     model = two_modes(VPPath(), 1e-5, shape)
     model.register_forward_hook(lambda *args: sizes.append(len(args[1][0])))
     x = points(model, shape, 6)
-    whole = whole_ratio(density_of(model), x)
-    alone = torch.cat([whole_ratio(density_of(model), x[i : i + 1]).value for i in range(6)])
+    whole = whole_ratio(Exact(model), x)
+    alone = torch.cat([whole_ratio(Exact(model), x[i : i + 1]).value for i in range(6)])
     assert torch.allclose(whole.value, alone, rtol=1e-12, atol=1e-12)
-    score = density_of(model).score(x, 0.9)
+    score = Exact(model).score(x, 0.9)
     for num_inputs in (1, 7, 64):
         monkeypatch.setitem(CHUNK_SIZES, "cpu", num_inputs * x[0].numel())
-        density = density_of(model)
+        density = Exact(model)
         sizes.clear()
         chunked = whole_ratio(density, x)
         assert chunked.nfe == whole.nfe == sum(sizes) / 6 and max(sizes) <= max(6, num_inputs)

@@ -198,9 +198,9 @@ CENTRES = -1 + (2 * torch.arange(NUM_LEVELS, dtype=F64) + 1) / NUM_LEVELS
 class Posterior(nn.Module):
     """A network whose Gaussian posterior is the observation itself: N(x / alpha, v / alpha^2)."""
 
-    def __init__(self, path):
+    def __init__(self, path, t):
         super().__init__()
-        self.path, self.t = path, None
+        self.path, self.t = path, t
 
     def forward(self, x, time):
         alpha, v, c = self.path.alpha(self.t), self.path.variance(self.t), self.path.c
@@ -209,11 +209,6 @@ class Posterior(nn.Module):
         head = (1 / alpha - c * alpha / m) / gain
         out = 0.5 * (v / alpha.square() / gain.square()).log()
         return torch.cat([expand_like(out, x).expand_as(x), expand_like(head, x) * x], dim=1)
-
-
-def model_of(path):
-    net, options = Posterior(path), {"stein_channels": 1, "num_levels": NUM_LEVELS}
-    return net, TimeScoreModel(net, path, 1e-9, "levels", **options)
 
 
 def log_density_of_uniform_pixels(path, x, t):
@@ -230,8 +225,8 @@ def test_uniform_pixels_are_scored_exactly_at_narrow_noise(path, noise_in_bins):
     k, noise = torch.randint(NUM_LEVELS, (3, 1, 2, 4), generator=generator()), normal((3, 1, 2, 4))
     x = expand_like(path.alpha(t), noise) * CENTRES[k]
     x = x + expand_like(path.variance(t).sqrt(), noise) * noise
-    net, model = model_of(path)
-    net.t = t
+    net, options = Posterior(path, t), {"stein_channels": 1, "num_levels": NUM_LEVELS}
+    model = TimeScoreModel(net, path, 1e-9, "levels", **options)
     found = model(x, t)
     at = [value.detach().requires_grad_() for value in (x, t)]
     log_density = log_density_of_uniform_pixels(path, *at)

@@ -78,20 +78,14 @@ def test_invalid_file_is_named(tmp_path, name, content, reason):
     assert str(path) in message and reason in message
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_separator_and_blanks_are_found(tmp_path, separator):
+def test_separator_blanks_and_decimal_commas_are_found(tmp_path):
+    path, expected = tmp_path / "d.csv", pd.DataFrame({"a": [1.5, -2], "b": [2, 0.25]})
     lines = [" a", ' "note"', "b "], ["1.5", "x", " 2 "], ["-2", "y", "0.25"]
-    path = tmp_path / "d.csv"
-    path.write_text("\n".join(map(separator.join, lines)), encoding="utf-8-sig")
-    expected = pd.DataFrame({"a": [1.5, -2], "b": [2, 0.25]})
-    pd.testing.assert_frame_equal(read_rows(path, ["a", "b"]), expected)
-
-
-def test_decimal_commas_are_read_with_semicolons(tmp_path):
-    """With commas as separators, a correlation of 0.8 gave 0.006 nats."""
-    path, table = tmp_path / "d.csv", pd.DataFrame(NUMBERS, columns=list("abc"))
-    table.to_csv(path, index=False, sep=";", decimal=",")
-    np.testing.assert_allclose(read_rows(path), table, rtol=1e-15)
+    for separator in ",;\t":
+        path.write_text("\n".join(map(separator.join, lines)), encoding="utf-8-sig")
+        pd.testing.assert_frame_equal(read_rows(path, ["a", "b"]), expected)
+    expected.to_csv(path, index=False, sep=";", decimal=",")
+    pd.testing.assert_frame_equal(read_rows(path), expected)
 
 
 def test_tables_without_names_are_read_if_asked(tmp_path):
@@ -126,8 +120,6 @@ def test_arrays_and_tensors_become_columns():
     assert np.array_equal(array, NUMBERS) and np.array_equal(table, NUMBERS)
     assert as_rows(torch.ones(2, dtype=torch.bfloat16), "x")[0].shape == (2, 1)
     check_columns(numbered, names)
-    for columns in (numbered[:2], ["a", "c", "b"]):
-        assert "a, b, c" in error_of(check_columns, columns, names)
     assert "1" in error_of(check_variation, array * [1, 0, 1], range(3), "x")
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exact import F64, ExactDensity, ExactModel, density_of, generator, normal, z_score
+from exact import F64, Exact, ExactDensity, ExactModel, generator, normal, z_score
 
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling import annealing as module
@@ -77,7 +77,7 @@ def test_log_z_is_zero_in_both_directions(name, factor, num, float64):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_find_log_z_by_the_time_integral(name, float64):
-    energy = density_of(mixture((1, 4, 4)), 24)
+    energy = Exact(mixture((1, 4, 4)), 24)
     kind = "diffused" if name == "diffused" else "ais"
     result = METHODS[name](chains_of(energy, kind, 300), 300)
     assert abs(result.estimate.log_z) < 3.5 * result.estimate.stderr < 1
@@ -148,36 +148,25 @@ def weighted(num, spread, tilt, seed):
     return u, ((u - MEAN - tilt) ** 2 - (u - MEAN - spread**2) ** 2) / (2 * spread**2)
 
 
-def truth(spread):
-    return MEAN + spread**2 / 2
-
-
+#: Estimate of a spread and a seed
 ESTIMATES = {
-    "forward": lambda num, spread, seed: from_forward(forward(num, spread, seed)),
-    "bennett": lambda num, spread, seed: bennett(
-        forward(num, spread, 2 * seed), reverse(num, spread, 2 * seed + 1)
+    "forward": lambda spread, seed: from_forward(forward(200, spread, seed)),
+    "bennett": lambda spread, seed: bennett(
+        forward(40, spread, 2 * seed), reverse(40, spread, 2 * seed + 1)
     ),
-    "reverse, weighted": lambda num, spread, seed: from_reverse(*weighted(num, spread, 0.2, seed)),
-    "bennett, weighted": lambda num, spread, seed: bennett(
-        forward(num, spread, seed + 500), *weighted(num, spread, 0.2, seed)
+    "reverse, weighted": lambda spread, seed: from_reverse(*weighted(200, spread, 0.2, seed)),
+    "bennett, weighted": lambda spread, seed: bennett(
+        forward(30, spread, seed + 500), *weighted(30, spread, 0.2, seed)
     ),
 }
 
 
-COVERED = [
-    ("forward", 200),
-    ("bennett", 40),
-    ("reverse, weighted", 200),
-    ("bennett, weighted", 30),
-]
-
-
-@pytest.mark.parametrize("name, num", COVERED)
-def test_stderr_covers_log_z(name, num):
+@pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
+def test_stderr_covers_log_z(estimate):
     """Two standard errors cover log Z, and their mean square is that of the error."""
-    estimates = [ESTIMATES[name](num, 0.8, 10 + seed) for seed in range(60)]
-    errors = torch.tensor([f.log_z - truth(0.8) for f in estimates], dtype=F64)
-    stated = torch.tensor([f.stderr for f in estimates], dtype=F64)
+    estimates, truth = [estimate(0.8, 10 + seed) for seed in range(60)], MEAN + 0.8**2 / 2
+    errors = torch.tensor([found.log_z - truth for found in estimates], dtype=F64)
+    stated = torch.tensor([found.stderr for found in estimates], dtype=F64)
     assert 0.88 <= (errors.abs() < 2 * stated).double().mean() <= 1
     assert 0.75 < (errors.square().mean() / stated.square().mean()).sqrt() < 1.3
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from exact import (
     F64,
+    Exact,
     ExactDensity,
     ExactModel,
-    density_of,
     generator,
     normal,
 )
@@ -25,7 +25,7 @@ PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
 
 
 def gaussian(path=PATHS["linear"], head=1, nodes=24, t_margin=1e-5, model=ExactModel):
-    return density_of(model(path, t_margin, [[MEAN]], [STD], stein_channels=head), nodes)
+    return Exact(model(path, t_margin, [[MEAN]], [STD], stein_channels=head), nodes)
 
 
 def run(sampler, density, x0, seed=0):

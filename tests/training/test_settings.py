@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import error_of
+from conftest import config_of, error_of
 
 from ebm_app.data.datasets import load_images
 from ebm_app.training.build import make_config
@@ -25,12 +25,6 @@ from ebm_app.training.settings import (
 )
 
 DATA = load_images("digits")
-
-
-def config_of(data=DATA, flow=None, **settings):
-    space = "ambient" if flow is None else flow.config.space
-    base = recipe(data.name, data.image_shape, data.num_levels, space=space)
-    return make_config(with_settings(base, settings), data, flow)
 
 
 def test_settings_replace_those_of_the_recipe():
@@ -56,7 +50,7 @@ def test_settings_replace_those_of_the_recipe():
     ],
 )
 def test_incompatible_settings_are_refused(settings, message):
-    assert message in error_of(config_of, **settings)
+    assert message in error_of(config_of, DATA, **settings)
 
 
 def test_recorded_run_gives_the_defaults_of_a_resume():

@@ -26,13 +26,6 @@ ENDPOINTS = {
         **{"learning_rate": 1e-2, "iterations": 2_000, "seed": 5},
     },
 }
-RETURNS = {
-    "/generate": "Gallery Textbox Number Downloadbutton Json",
-    "/mi": "Plot Textbox Json",
-    "/mi_paper": "Plot Textbox Json",
-    "/score": "Image Markdown Plot Image Json Label",
-    "/toy": "Plot Textbox Plot Json",
-}
 HTML = "<img src=x onerror=alert(1)>"
 FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
 #: Endpoint, argument and invalid value
@@ -50,15 +43,12 @@ BAD = [
 
 def test_endpoints_keep_their_arguments(page):
     info = page.get_api_info()
-    endpoints = info["named_endpoints"]
     found = {
         name: [(p["parameter_name"], p["parameter_default"]) for p in endpoint["parameters"]]
-        for name, endpoint in endpoints.items()
+        for name, endpoint in info["named_endpoints"].items()
     }
     assert found == {name: list(arguments.items()) for name, arguments in ENDPOINTS.items()}
     assert info["unnamed_endpoints"] == {}
-    for name, kinds in RETURNS.items():
-        assert " ".join(part["component"] for part in endpoints[name]["returns"]) == kinds
 
 
 def test_client_generates_images_step_by_step(client, page):
@@ -73,12 +63,6 @@ def test_client_generates_images_step_by_step(client, page):
         assert picture.format == "PNG"
     # gradio deletes these files when they expire
     assert path.rpartition("/")[2] in str(page.temp_file_sets)
-
-
-def test_seed_repeats_the_images(client):
-    runs = [client.predict("grey", num_images=2, seed=3, api_name="/generate") for _ in range(2)]
-    (*_, seed, _, first), (*_, second) = runs
-    assert seed == 3 and first == second and len(first["log_prob"]) == 2
 
 
 def test_client_scores_an_image_and_gets_errors(client, tmp_path):

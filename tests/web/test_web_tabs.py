@@ -47,10 +47,9 @@ def test_every_evaluation_is_shown(monkeypatch):
     *_, (_, _, densities, _) = toy.toy("two Gaussians, D = 5", *arguments[1:])
     assert densities is None  # of more than two dimensions
     mixtures = "mixtures, D = 20, k = 2"
-    message = f"unknown path of {mixtures} 'variance preserving': choose one of Schrödinger bridge"
-    assert message in error_of(next, toy.toy(mixtures, *arguments[1:]))
+    assert "choose one of Schrödinger bridge" in error_of(next, toy.toy(mixtures, *arguments[1:]))
     paths, *_ = toy.select_problem(mixtures)
-    assert paths["choices"] == ["Schrödinger bridge"] and paths["value"] in paths["choices"]
+    assert paths["choices"] == ["Schrödinger bridge"] == [paths["value"]]
 
 
 def test_information_of_the_paper_is_learned_step_by_step():
@@ -58,7 +57,8 @@ def test_information_of_the_paper_is_learned_step_by_step():
     plot, text, metrics = outputs[-1]
     assert "truth 10 nats" in text and f"{metrics['value']:.2f} nats by CTSM-v" in text
     low, high = metrics["interval"]
-    assert low < metrics["value"] < high and f"interval {low:.2f} to {high:.2f}: " in text
+    assert low < metrics["value"] < high < low + 0.3  # 10 nats after 2,000 steps
+    assert metrics["value"] > 1 and f"interval {low:.2f} to {high:.2f}: " in text
     assert ("✓" in text) == (low <= 10 <= high) != ("✗" in text)
     assert metrics["step"] == 100 and metrics["truth"] == 10
     estimate, truth = plot.axes[0].lines
@@ -79,10 +79,7 @@ def test_estimate_equals_that_of_the_library(tmp_path):
     expected = mutual_information(x, x + noise, ratio, random_state=4)
     assert metrics == {**expected.figures(), "data": "x.npy and y.npy", "seed": 4}
     assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
-    assert "by ClassifierRatio(random_state=4)" in text
-    label = f"{expected.summary()}\nx.npy and y.npy · 300 rows, 1 + 1 columns · seed 4 · "
-    assert text.startswith(label)
-    assert len(plot.axes[0].patches) > 10  # histograms
+    assert text.startswith(expected.summary()) and len(plot.axes[0].patches) > 10
 
 
 def test_bad_data_give_errors(tmp_path):
