@@ -184,8 +184,9 @@ def cost_table() -> str:
 
 def paper_rows(*problems: str) -> list[Figures]:
     """Return the rows of the problems whose names begin with one of ``problems``."""
-    tables = (record["figures"]["table"] for record in records("paper").values())
-    rows = [row for table in tables for row in table if row["problem"].startswith(problems)]
+    tables = (record["figures"].get("table", []) for record in records("paper").values())
+    found = (row for table in tables for row in table)
+    rows = [row for row in found if row.get("problem", "").startswith(problems)]
 
     def family_and_number(row: Figures) -> tuple[str, float]:
         family, number, _ = re.split(r"([\d.]+)", row["problem"], maxsplit=1)
@@ -234,6 +235,39 @@ def paper_information() -> str:
         )
     header = "problem | method | information | truth | error of the log ratio | ms | steps"
     return with_commands(markdown(header, rows), "paper", "/mi")
+
+
+#: Bits per dim of MNIST in table 1 of the paper, by space and method
+PAPER_BITS = {
+    "ambient-ctsm_v": "1.03",
+    "ambient-tsm": "unstable",
+    "latent-ctsm_v": "1.26",
+    "latent-tsm": "1.30",
+}
+
+
+def paper_images() -> str:
+    """Return the bits per dim of the paper's models of MNIST, and the time of a step."""
+    rows = []
+    for name, paper in PAPER_BITS.items():
+        space, method = name.split("-")
+        figures = figures_of("paper", f"runs/paper-{name}")
+        bits = next(each["estimators"] for each in figures if "estimators" in each)
+        rule, rk45 = bits.values()
+        speed = figures_of("paper", f"runs/paper-{space}-ctsm_v")
+        table = next(each["table"] for each in speed if "table" in each)
+        step = next(row for row in table if row["step"] == method)
+        rows.append(
+            [
+                f"{space}, `{method}`",
+                number(rule["bits_per_dim"], 3, rule["stderr"]),
+                f"{number(rk45['bits_per_dim'])}, {number(rk45['nfe'], 0)} NFE",
+                paper,
+                f"{number(step['ms'], 0)} ms, {number(step['of tsm'], 2)} of TSM",
+            ]
+        )
+    header = "space, method | bits per dim | by RK45 | paper | step"
+    return with_commands(markdown(header, rows), "paper", "runs/paper")
 
 
 def significant(value: float | None, error: float | None = None) -> str:
@@ -322,6 +356,7 @@ RENDERERS: dict[str, Callable[[], str]] = {
     "models": models_table,
     "paper-toy": paper_toy,
     "paper-information": paper_information,
+    "paper-images": paper_images,
     "mi-40": partial(information, 40),
     "cost-ctsm-v": partial(cost_of_a_step, "digits"),
     "cost-ctsm-v-mnist": partial(cost_of_a_step, "mnist"),
