@@ -23,7 +23,7 @@ METHODS = {
     "ctsm_v_time1": ("CTSM-v", "C2"),
 }
 #: Dimension of the curves of the error over training steps
-DIM = 160
+DIM = 320
 Rows = list[dict[str, Any]]
 
 
@@ -78,7 +78,8 @@ def plot_information(runs: Rows) -> Figure:
         gaps = [
             [abs(point[2] - DIM / 4) for point in points] for points in zip(*curves, strict=True)
         ]
-        band(errors, steps, list(map(fmean, gaps)), list(map(stdev, gaps)), name, color)
+        spread = [stdev(gap) if len(gap) > 1 else None for gap in gaps]
+        band(errors, steps, list(map(fmean, gaps)), spread, name, color)
     values.plot(dims, [dim / 4 for dim in dims], "k--", lw=1, label="truth")
     times.set(xlabel="dimension D", ylabel="ms per step", yscale="log")
     values.set(xlabel="dimension D", ylabel="mutual information in nats")
@@ -95,9 +96,10 @@ def band(
     name: str,
     color: str,
 ) -> None:
-    """Plot the means that are finite, and a band of one standard deviation."""
-    points = [point for point in zip(x, means, deviations, strict=True) if None not in point]
-    x, means, deviations = map(np.array, zip(*points, strict=True))
+    """Plot the means that are finite, and a band of one standard deviation, if it is known."""
+    points = zip(x, means, deviations, strict=True)
+    finite = [(at, mean, deviation or 0.0) for at, mean, deviation in points if mean is not None]
+    x, means, deviations = map(np.array, zip(*finite, strict=True))
     axes.plot(x, means, "o-", ms=4, color=color, label=name)
     low = np.maximum(means - deviations, means / 10)  # positive on a logarithmic axis
     axes.fill_between(x, low, means + deviations, color=color, alpha=0.2, lw=0)
