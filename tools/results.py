@@ -327,6 +327,12 @@ def information(dim: int) -> str:
     return number(figures["value"], 2, figures["stderr"])
 
 
+def paper_estimate(problem: str, method: str) -> str:
+    """Return the mutual information of a problem of the paper by a method, in nats."""
+    row = next(row for row in paper_rows(problem) if row["method"] == method)
+    return number(row["matrix"], 1)
+
+
 def cost_of_a_step(model: str) -> str:
     """Return the time of a step of CTSM-v divided by that of TSM, on the network of a model."""
     (figures,) = figures_of("cost", model)
@@ -358,6 +364,8 @@ RENDERERS: dict[str, Callable[[], str]] = {
     "paper-information": paper_information,
     "paper-images": paper_images,
     "mi-40": partial(information, 40),
+    "mi-320": partial(paper_estimate, "mi_d320", "ctsm_v_time1"),
+    "mi-320-tsm": partial(paper_estimate, "mi_d320", "tsm_stein"),
     "cost-ctsm-v": partial(cost_of_a_step, "digits"),
     "cost-ctsm-v-mnist": partial(cost_of_a_step, "mnist"),
     "frechet-cifar10": partial(frechet, "cifar10", "table"),
