@@ -26,7 +26,7 @@ from ebm_app.data.datasets import ImageData
 from ebm_app.flow import Flow
 from ebm_app.training.build import fit_model, latent_flow, make_config, warn_of_few_steps
 from ebm_app.training.checkpoint import find_checkpoint, recorded_settings, refuse_to_overwrite
-from ebm_app.training.recipes import FORMATS, OF_IMAGES, fitting_size, recipe
+from ebm_app.training.recipes import FORMATS, OF_IMAGES, OF_SIZE, fitting_size, recipe
 from ebm_app.training.settings import (
     Train,
     as_default,
@@ -43,9 +43,6 @@ DECISIVE = ("dataset", "size", "space", "flow", "init_from", "device", "config",
 DECISIVE += ("max_train_steps", "max_train_minutes", "resume_from_checkpoint")
 #: Settings of a recorded run that belong to its data set
 OF_DATA = ("resolution", "image_column", "label_column")
-#: Settings that --size replaces
-OF_SIZE = ("block_out_channels", "layers_per_block", "attention_levels")
-OF_SIZE += ("num_heads", "norm_num_groups")
 #: Measured steps of a dry run
 DRY_STEPS = 6
 

@@ -88,9 +88,11 @@ SIZES = {
 #: "tiny" is better for MNIST after 2 and 10 minutes and "small" after 60; for digits, "tiny" after
 #: 2 minutes and "small" after 10.
 SMALL_MINUTES, SMALL_MINUTES_DIGITS = 30.0, 5.0
+#: Settings of the network of a size
+OF_SIZE = ("block_out_channels", "layers_per_block", "attention_levels", "num_heads")
+OF_SIZE += ("norm_num_groups",)
 #: Settings that follow from the shape and the grey levels of the images
-OF_IMAGES = ("block_out_channels", "layers_per_block", "attention_levels", "num_heads")
-OF_IMAGES += ("norm_num_groups", "input_frequencies")
+OF_IMAGES = (*OF_SIZE, "input_frequencies")
 #: Channels per attention head
 HEAD_CHANNELS = 64
 
