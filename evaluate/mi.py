@@ -91,7 +91,6 @@ def estimate_rows(args: Arguments) -> dict[str, Any]:
 
 def learn(args: Arguments) -> dict[str, Any]:
     """Learn the information of the paper's Gaussians, with the truth beside the estimate."""
-
     if args.learning_rates or args.num_seeds:
         raise UserError("--learning_rates and --num_seeds are flags of the table. Pass --table.")
     output = Output(args.output_dir / "mi_paper.json", args)

@@ -65,7 +65,6 @@ def make_ratio(
     method: str, iterations: int | None, seed: int, num_folds: int = 5
 ) -> CrossFitRatio:
     """Return the estimator of a ``--method`` with ``iterations`` training steps, if not None."""
-
     settings = {"num_folds": num_folds, "random_state": seed}
     steps = {} if iterations is None else {"steps": iterations}
     if method == "classifier":

@@ -93,7 +93,6 @@ def read_levels(
     files: Sequence[Path], begin: int, num: int, form: ImageFormat, args: ImageFileFlags
 ) -> dict[int, Tensor]:
     """Return the levels (C, H, W) of ``num`` files from index ``begin``, by index."""
-
     chosen = files[begin : begin + num]
     levels = read_images(chosen, form.image_shape, form.num_levels, args.resize)
     return dict(enumerate(levels, begin))
@@ -101,7 +100,6 @@ def read_levels(
 
 def list_images(folder: Path) -> list[Path]:
     """Return the image files below a folder, at least one. Print the number of other files."""
-
     files = list_files(folder)
     images = [folder / name for name in files if is_image(name)]
     kinds = ", ".join(suffix[1:] for suffix in SUFFIXES)
@@ -141,7 +139,6 @@ def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[flo
     Args:
         images: number -> levels (C, H, W).
     """
-
     batch, indices = torch.stack([*images.values()]), [*images]
     result = ebm.likelihood(batch, args.estimator, args.repeats, args.seed, indices)
     return [each.tolist() for each in (result.log_prob, result.error, result.bits_per_dim)]

@@ -126,7 +126,6 @@ def run_jobs(jobs: list[tuple[Any, ...]], num_processes: int) -> Iterator[dict[s
 def make_row(args: Arguments, name: str, method: str, problem: Problem) -> dict[str, Any]:
     """Return the means and standard deviations over the runs of a cell (None if a run diverged),
     the error and time reported by the paper, and a note if the error is ``FAR`` times as large."""
-
     device = resolve_device(args.device)
     if device == "cpu":  # the matrices are too small for several threads
         torch.set_num_threads(1)

@@ -102,7 +102,7 @@ class ImageData:
 
     @property
     def class_frequencies(self) -> tuple[float, ...]:
-        """Fraction of each class among the labelled training images; empty if there are none."""
+        """Fractions of the classes among the labelled training images; empty without labels."""
         labels = self.split_labels("train")
         known = labels[labels >= 0]
         counts = known.bincount(minlength=self.num_classes).tolist()

@@ -50,7 +50,6 @@ class HeldOutFlags(ImageFlags):
 
 def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
     """Return the accelerator and the model, with the margin ``--t_margin`` if set."""
-
     accelerator = make_accelerator(device=args.device)
     if args.num_levels is not None and is_pipeline(find_folder(args.model)):
         ebm = EBM.from_diffusers(args.model, str(accelerator.device), args.num_levels)
@@ -75,7 +74,6 @@ def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
 
 def held_out(args: ImageFlags, ebm: EBM) -> tuple[ImageData, Tensor]:
     """Return a data set, and the grey levels (N, C, H, W) of the images to evaluate."""
-
     data = images_for(
         ebm.config,
         args.dataset or ebm.config.dataset,
