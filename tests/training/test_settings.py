@@ -8,6 +8,7 @@ import pytest
 from conftest import config_of, error_of
 
 from ebm_app.data.datasets import load_images
+from ebm_app.pretrained import BUNDLED
 from ebm_app.training.build import make_config
 from ebm_app.training.recipes import (
     IMAGES,
@@ -100,3 +101,10 @@ def test_json_files_of_settings_are_read(tmp_path):
         assert name in error_of(with_settings, Train(), read_settings(path))
     path.write_text('{"settings": {"sampler": "dpm"}}')
     assert "training run" in error_of(read_settings, path)
+
+
+@pytest.mark.parametrize("path", sorted(BUNDLED.glob("*/run.json")), ids=lambda x: x.parent.name)
+def test_records_of_bundled_models_are_valid_settings(path):
+    kind = TrainEnergy if path.parent.name.endswith("energy") else Train
+    run = with_settings(kind(), read_settings(path))
+    assert [getattr(run, name) for name in LENGTH].count(None) == 1
