@@ -5,12 +5,11 @@
 """
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
-from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.errors import shorten
 from ebm_app.utils.fields import (
     Float,
     Int,
@@ -26,8 +25,6 @@ from ebm_app.utils.fields import (
 )
 
 FORMAT_VERSION = 1
-#: Removed fields, which described a second network for high noise, and their values without one
-REMOVED = {"early": None, "early_channels": []}
 LARGEST_SIDE = 4096
 MAX_RESOLUTIONS = 8
 Side = Annotated[Int, Ge(1), Le(LARGEST_SIDE)]
@@ -165,25 +162,6 @@ class EBMConfig:
     def classes(self) -> tuple[str, ...]:
         """Return the name of each class, by default its label."""
         return self.class_names or tuple(map(str, range(self.num_classes)))
-
-
-def without_removed(data: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """Return the JSON data of a configuration, read from ``where``, without ``REMOVED`` fields.
-
-    Raises:
-        UserError: if a removed field is in use.
-
-    >>> without_removed({"dataset": "digits", "early": None}, "config.json")
-    {'dataset': 'digits'}
-    """
-    for name, unused in REMOVED.items():
-        if data.get(name, unused) != unused:
-            raise UserError(
-                f"{where} describes a model with a second network for high noise ({name}), which "
-                "this version of ebm_app does not support. Install the version that wrote it, or "
-                "train a new model."
-            )
-    return {name: value for name, value in data.items() if name not in REMOVED}
 
 
 def max_resolutions(height: int, width: int) -> int:

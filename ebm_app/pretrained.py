@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from ebm_app.config import FORMAT_VERSION, without_removed
+from ebm_app.config import FORMAT_VERSION
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import PathArgument, check_argument, from_dict, to_dict
 from ebm_app.utils.files import open_file, read_json, report_damage, write_json, write_tensors
@@ -107,7 +107,6 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
             f"{folder} has format_version {shorten(version)}, but this version of ebm_app reads "
             f"{FORMAT_VERSION}. Install the version of ebm_app that wrote it."
         )
-    data = without_removed(data, path)
     own = data.pop("kind", None)
     if own != kind:
         raise UserError(f"Expected a folder with a model of kind {kind}, got {shorten(own)}.")

@@ -120,12 +120,6 @@ def open_run(
         log_with=None if config.report_to == "jsonl" else config.report_to,
         dynamo_backend=config.compile,
     )
-    num, expected = accelerator.num_processes, config.expect_processes
-    if expected not in (None, num):
-        raise UserError(
-            f"Expected {expected} processes, got {num}. Use torchrun --nproc_per_node {expected}; "
-            "on CPUs, accelerate launch starts only one process."
-        )
     stop_with_launcher()
     output = Output(config.output_dir / RUN_FILE)
     output.data["images"] = data.summary()

@@ -20,7 +20,6 @@ from diffusers.training_utils import EMAModel
 from torch import Tensor
 from torch.amp import GradScaler
 
-from ebm_app.config import without_removed
 from ebm_app.ebm import EBM
 from ebm_app.pretrained import CONFIG_FILE, PREFIX, WEIGHTS_FILE, checkpoints, read_weights
 from ebm_app.training.settings import AnyRun
@@ -186,7 +185,7 @@ def recorded_settings(kind: type[AnyRun], folder: Path) -> AnyRun:
     """Return the settings of the run of a checkpoint."""
     path = folder / STATE / STATE_FILE
     with files.report_damage(path):
-        return from_dict(kind, without_removed(read_state(folder).settings["train"], path), path)
+        return from_dict(kind, read_state(folder).settings["train"], path)
 
 
 def collect(

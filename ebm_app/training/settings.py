@@ -19,7 +19,6 @@ from ebm_app.config import (
     Moment,
     Side,
     UNetConfig,
-    without_removed,
 )
 from ebm_app.data.datasets import ImageData, load_images
 from ebm_app.utils.errors import UserError, shorten
@@ -45,8 +44,7 @@ from ebm_app.utils.registry import choose
 #: Value of ``size`` that is replaced by a size for the device and the time
 AUTO = "auto"
 #: Fields of a run that a resumed run does not inherit
-OWN = ("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "dry_run")
-OWN += ("device", "expect_processes")
+OWN = ("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "dry_run", "device")
 #: Fields that set the length of a run
 LENGTH = ("max_train_steps", "max_train_minutes")
 
@@ -162,8 +160,6 @@ class Run(FolderFlags):
     num_preview_images: Count = 16
     #: Steps between lines of metrics.jsonl
     logging_steps: PositiveInt = 10
-    #: Expected number of processes; fails if it differs
-    expect_processes: PositiveInt | None = None
 
 
 @configuration(kw_only=True)
@@ -256,7 +252,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise UserError(f"{path} is not the run.json of a training run.")
     dropped = (*OWN, "config", "init_from", "mixed_precision")
-    settings = without_removed(settings, path)
     return {name: value for name, value in settings.items() if name not in dropped}
 
 

@@ -21,7 +21,6 @@ ERRORS = [
     ("--report_to wandb", {}, "wandb"),
     ("--max_train_steps abc", {}, "valid integer"),
     ("", {"lr_decay_steps": 5, "max_train_minutes": 5}, "max_train_steps"),
-    ("--max_train_steps 1", {"expect_processes": 3}, "processes"),
     ("", {"droput": 0.1}, "'dropout'"),
 ]
 
