@@ -111,7 +111,8 @@ card: $(SETUP)
 	$(BIN)/python sample/ebm.py $(CARD) --num_images 100 --output_dir $(CARD)/samples
 
 # tables and figures of docs/paper.md, by the commands recorded in docs/results/paper.json: hours. Finished runs
-# are kept in runs/ and docs/results/*.jsonl, so that an interrupted command continues
+# are kept in runs/ and docs/results/*.jsonl, and an interrupted command resumes
+RESUME = $(if $(wildcard $(@D)/checkpoint-*),--resume_from_checkpoint latest)
 PAPER := ambient-ctsm_v ambient-tsm latent-ctsm_v latent-tsm
 paper: $(SETUP) $(PAPER:%=runs/paper-%/loss.png)
 	$(BIN)/python tools/results.py run paper
@@ -119,9 +120,9 @@ paper: $(SETUP) $(PAPER:%=runs/paper-%/loss.png)
 	$(BIN)/python tools/figures.py
 
 runs/paper-ambient-%/loss.png: | $(SETUP)
-	$(BIN)/python train/ebm.py --config docs/recipes/paper-ambient-cpu.json --objective $* --data_root $(DATA) --output_dir $(@D) --overwrite_output_dir
+	$(BIN)/python train/ebm.py --config docs/recipes/paper-ambient-cpu.json --objective $* --data_root $(DATA) --output_dir $(@D) $(RESUME)
 runs/paper-latent-%/loss.png: runs/mnist-gaussian-flow/model.safetensors
-	$(BIN)/python train/ebm.py --config docs/recipes/paper-latent-cpu.json --flow $(<D) --objective $* --data_root $(DATA) --output_dir $(@D) --overwrite_output_dir
+	$(BIN)/python train/ebm.py --config docs/recipes/paper-latent-cpu.json --flow $(<D) --objective $* --data_root $(DATA) --output_dir $(@D) $(RESUME)
 runs/mnist-gaussian-flow/model.safetensors: | $(SETUP)
 	$(BIN)/python train/flow.py --flow gaussian $(MNIST) --output_dir $(@D)
 
