@@ -321,13 +321,11 @@ def affordable(
 def measure(run: Training, num: int) -> dict[str, float]:
     """Return the validation loss, and bits per dim with their standard error, of the first ``num``
     validation images. All validations use the same noise, also those of runs with other seeds."""
-    ebm, second = run.task.ebm, run.task.second_estimator
     metrics = {"validation_loss": validation_loss(run, num), "validation_images": num}
-    for estimator in dict.fromkeys([ebm.default_estimator, second]):
-        name = "validation" if estimator == ebm.default_estimator else f"validation_{estimator}"
+    for estimator, name in prefixes(run.task).items():
         bits, *_ = bits_of_images(
             run.accelerator,
-            ebm,
+            run.task.ebm,
             run.task.validation[:num],
             wrap=partial(watch, run, name),
             estimator=estimator,
@@ -337,6 +335,13 @@ def measure(run: Training, num: int) -> dict[str, float]:
         metrics[f"{name}_bits_per_dim"] = bits.mean().item()
         metrics[f"{name}_stderr"] = standard_error(bits).item()
     return metrics
+
+
+def prefixes(task: Task) -> dict[str, str]:
+    """Return the prefix of the metrics of each estimator of a validation."""
+    names = {task.ebm.default_estimator: "validation"}
+    names.setdefault(task.second_estimator, f"validation_{task.second_estimator}")
+    return names
 
 
 @torch.no_grad()
@@ -391,8 +396,8 @@ def finish(run: Training, speed: float) -> dict[str, Any]:
     """Plot the metrics of a completed run, and return its figures."""
     state, best = run.state, run.state.best
     if run.accelerator.is_main_process:
-        bits = {k: v for k, v in best.items() if k.endswith("bits_per_dim") and v is not None}
-        warn_of_disagreements(bits)
+        bits = {name: best[f"{each}_bits_per_dim"] for name, each in prefixes(run.task).items()}
+        warn_of_disagreements({name: value for name, value in bits.items() if value is not None})
         save_training_figure(run.config.output_dir)
     return {
         "output_dir": str(run.config.output_dir),
