@@ -83,9 +83,9 @@ def markdown(header: str, rows: list[list[str]]) -> str:
     return "\n".join(["", *lines, ""])
 
 
-def with_commands(text: str, table: str, *words: str) -> str:
-    """Append the commands of a table that contain all of some words."""
-    commands = [command for command in records(table) if all(word in command for word in words)]
+def with_commands(text: str, table: str, script: str = "") -> str:
+    """Append the commands of a table, by default of all scripts."""
+    commands = [command for command in records(table) if script in command]
     return "\n".join([text, "```bash", *commands, "```", ""])
 
 
@@ -195,13 +195,10 @@ def paper_rows(*problems: str) -> list[Figures]:
     return sorted(rows, key=family_and_number)
 
 
-def paper_toy(iterations: int) -> str:
-    """Return errors of the log ratio after a number of steps, beside those of the paper, and the
-    terms of Theorem 4."""
+def paper_toy() -> str:
+    """Return errors of the log ratio, beside those of the paper, and the terms of Theorem 4."""
     rows = []
     for row in paper_rows("gaussians", "mixtures"):
-        if row["iterations"] != iterations:
-            continue
         terms = (row[key] for key in ("kl_squared", "discretisation", "estimation"))
         kl_squared, first, second = map(significant, terms)
         rows.append(
@@ -216,7 +213,7 @@ def paper_toy(iterations: int) -> str:
             ]
         )
     header = "problem | method | error | paper | ms, paper | KL² ≤ Theorem 4 | rate"
-    return with_commands(markdown(header, rows), "paper", "toy.py", f"--iterations {iterations}")
+    return with_commands(markdown(header, rows), "paper", "toy.py")
 
 
 def paper_information() -> str:
@@ -363,8 +360,7 @@ RENDERERS: dict[str, Callable[[], str]] = {
     "ratios": ratios_table,
     "cost": cost_table,
     "models": models_table,
-    "paper-toy": partial(paper_toy, 5000),
-    "paper-toy-20000": partial(paper_toy, 20_000),
+    "paper-toy": paper_toy,
     "paper-information": paper_information,
     "paper-images": paper_images,
     "mi-40": partial(information, 40),
