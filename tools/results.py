@@ -205,6 +205,7 @@ def paper_toy() -> str:
             [
                 f"`{row['problem']}`",
                 f"`{row['method']}`",
+                f"{row['iterations']:,}",
                 significant(row["error"], row["error_deviation"]),
                 significant(row["paper_error"], row["paper_deviation"]),
                 f"{number(row['ms'], 1)}, {number(row['paper_ms'], 1)}",
@@ -212,7 +213,7 @@ def paper_toy() -> str:
                 f"{row['learning_rate']:g}",
             ]
         )
-    header = "problem | method | error | paper | ms, paper | KL² ≤ Theorem 4 | rate"
+    header = "problem | method | steps | error | paper | ms, paper | KL² ≤ Theorem 4 | rate"
     return with_commands(markdown(header, rows), "paper", "toy.py")
 
 
