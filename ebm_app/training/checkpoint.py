@@ -7,12 +7,9 @@ last. An interruption or a full disk therefore always leaves the previous checkp
 
 import os
 import shutil
-import sys
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, ClassVar
 
 from accelerate.optimizer import AcceleratedOptimizer
@@ -103,44 +100,38 @@ def prepare_folder(output_dir: Path, overwrite: bool, resumed: Path | None = Non
     """Prepare ``output_dir`` for a run. Other files are kept.
 
     For a new run, delete the previous run if ``overwrite`` is set, and otherwise refuse to replace
-    it. For a run that is resumed from one of its own checkpoints, rename later checkpoints, which
-    are damaged.
+    it. A run that is resumed from one of its own checkpoints keeps its files.
     """
-    own = checkpoints(output_dir)
     if resumed is not None and is_in(resumed, output_dir):
-        for folder in own[own.index(output_dir / resumed.name) + 1 :]:
-            print(f"Skipping a damaged checkpoint: {folder}", file=sys.stderr)
-            os.replace(folder, mkdtemp(prefix=f"{folder.name}.damaged-", dir=output_dir))
-    elif resumed is not None or not overwrite:
+        return
+    if resumed is not None or not overwrite:
         refuse_to_overwrite(output_dir)
-    else:
-        for folder in [*own, output_dir / PREVIEWS]:
-            if folder.is_dir() and not folder.is_symlink():
-                shutil.rmtree(folder)
-        for name in RECORDS:
-            (output_dir / name).unlink(missing_ok=True)
+        return
+    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+    for name in RECORDS:
+        (output_dir / name).unlink(missing_ok=True)
 
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:
     """Return the checkpoint to resume from.
 
     Args:
-        name: "latest", for the last intact checkpoint in ``output_dir``; a checkpoint, by its path
-            or its name in ``output_dir``; or the folder of a run, for its last checkpoint.
+        name: "latest", for the last checkpoint in ``output_dir``; a checkpoint, by its path or its
+            name in ``output_dir``; or the folder of a run, for its last checkpoint.
 
     Raises:
-        UserError: if there is none, it is damaged, or ``output_dir`` has later ones.
+        UserError: if there is none, or ``output_dir`` has later ones.
     """
     own = checkpoints(output_dir)
     if name == LATEST:
-        for folder in reversed(own):
-            with suppress(UserError):
-                verify(folder)
-                return folder
-        raise UserError(
-            f"{output_dir} has no intact checkpoint to resume from. Start a new run with "
-            "overwrite_output_dir."
-        )
+        if not own:
+            raise UserError(
+                f"{output_dir} has no checkpoint to resume from. Start a new run with "
+                "overwrite_output_dir."
+            )
+        return own[-1]
     folder = Path(name) if os.path.isdir(name) else output_dir / name
     folder = (checkpoints(folder) or [folder])[-1]
     if not (folder / STATE).is_dir():
@@ -148,7 +139,6 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
             f"{shorten(name)} is not a checkpoint. Set resume_from_checkpoint to latest, or to "
             f"the path of a {PREFIX}N folder."
         )
-    verify(folder)
     if is_in(folder, output_dir) and folder.name != own[-1].name:
         raise UserError(
             f"{output_dir} has checkpoints later than {folder.name}. To resume from it, use "
@@ -160,14 +150,6 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
 def is_in(folder: Path, output_dir: Path) -> bool:
     """Whether a checkpoint is one of a run."""
     return folder.resolve().parent == output_dir.resolve()
-
-
-def verify(folder: Path) -> None:
-    """Raise a UserError if a file of a checkpoint is missing or truncated."""
-    state = folder / STATE
-    best = [state / BEST_FILE] if files.read_json(state / STATE_FILE).get("best") else []
-    for path in (folder / WEIGHTS_FILE, state / TENSORS_FILE, *best):
-        files.read_header(path)
 
 
 def read_state(folder: Path) -> State:

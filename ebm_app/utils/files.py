@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import uuid4
 
 from pydantic_core import from_json
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -112,13 +112,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     open_file(path).close()
     with report_damage(path):
         return load_file(path)
-
-
-def read_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the shape of each tensor in the header of a safetensors file."""
-    open_file(path).close()
-    with report_damage(path), safe_open(path, "np") as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
