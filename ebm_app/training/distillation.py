@@ -43,8 +43,8 @@ FIRST, CLASSES = "unet.conv_in.weight", "class_embedding.weight"
 def build(accelerator: Accelerator, config: TrainEnergy, teacher: EBM, data: ImageData) -> Task:
     """Build the energy network, the loss and the batches of a distillation.
 
-    The network is initialised with the teacher's weights and a zero last layer. Its decoder is the
-    teacher.
+    The network is initialised with the teacher's weights and a zero last layer, or with those of
+    ``init_from``. Its decoder is the teacher.
 
     Args:
         teacher: the model to distil.
@@ -55,13 +55,13 @@ def build(accelerator: Accelerator, config: TrainEnergy, teacher: EBM, data: Ima
     ebm = EBM(energy_config(teacher))
     ebm.space.load_state_dict(teacher.space.state_dict())
     copy_weights(teacher, ebm.model.net)
-    ebm.model.decoder.net.load_state_dict(unlabelled_weights(teacher))
     for weight in ebm.model.net.last_layer.parameters():
         nn.init.zeros_(weight)
     rows = torch.arange(min(len(data.train), BASE_IMAGES))
     ebm.model.base.fit(data.train[rows])
     if config.init_from and not config.resume_from_checkpoint:
         init_from(ebm, config.init_from)
+    ebm.model.decoder.net.load_state_dict(unlabelled_weights(teacher))
     ebm.to(accelerator.device)
     size = config.train_batch_size * config.gradient_accumulation_steps * accelerator.num_processes
     sampler = ArcLength(ebm.model.path, ebm.config.t_margin)
