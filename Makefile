@@ -87,7 +87,7 @@ mnist-latent: $(SETUP)
 	$(BIN)/python train/flow.py --flow copula $(MNIST) --output_dir runs/mnist-latent-flow
 	$(BIN)/python train/ebm.py $(MNIST) --flow runs/mnist-latent-flow --config $(BUNDLED)/mnist-latent/run.json --divergence poisson --max_train_steps 12000 --output_dir runs/mnist-latent
 
-# minutes on a GPU, and fashion 50 more on a core of a CPU; Fashion-MNIST in torchvision's layout and CIFAR-10 in
+# minutes on a GPU, and fashion 80 more on a core of a CPU; Fashion-MNIST in torchvision's layout and CIFAR-10 in
 # either layout in DATA
 FASHION := --dataset fashion_mnist --data_root $(DATA) --config $(BUNDLED)/fashion/run.json
 fashion: $(SETUP)
