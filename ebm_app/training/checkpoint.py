@@ -122,7 +122,7 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
             name in ``output_dir``; or the folder of a run, for its last checkpoint.
 
     Raises:
-        UserError: if there is none, or ``output_dir`` has later ones.
+        UserError: if no checkpoint is found, or if ``output_dir`` has later checkpoints.
     """
     own = checkpoints(output_dir)
     if name == LATEST:

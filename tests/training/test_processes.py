@@ -138,6 +138,7 @@ def killed(work, number):
 def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path):
     whole, run = tmp_path / "whole", tmp_path / "run"
     ebm, state = EBM(GREY), State({}, 1, best={"validation_loss": 1.0})
+    weights = dict(ebm.state_dict())
     ebm.save_pretrained(whole)
 
     def save_in(folder):
@@ -153,7 +154,8 @@ def test_kill_at_any_file_operation_leaves_a_checkpoint(tmp_path):
         for checkpoint in checkpoints(run):
             assert read_state(checkpoint).best == state.best
             assert load_file(checkpoint / "state" / "state.safetensors").keys() == {"x"}
-            EBM.from_pretrained(checkpoint)
+            assert equal_tensors(load_file(checkpoint / "state" / "best.safetensors"), weights)
+            assert equal_tensors(dict(EBM.from_pretrained(checkpoint).state_dict()), weights)
         steps.append(find_checkpoint(run, "latest").name)
     assert len(steps) > 30 and set(steps) == {"checkpoint-8", "checkpoint-12"}
 
