@@ -72,7 +72,7 @@ screenshots: $(SETUP)
 BUNDLED := ebm_app/pretrained
 DATA ?= data
 
-# 16 minutes on one core with AVX-512-BF16 or AMX
+# 18 minutes on one core with AVX-512-BF16 or AMX
 pretrained: $(SETUP)
 	$(BIN)/python train/ebm.py --dataset digits --classes all --output_dir runs/digits-model
 

@@ -367,7 +367,6 @@ RENDERERS: dict[str, Callable[[], str]] = {
     "mi-40": partial(information, 40),
     "mi-320": partial(paper_estimate, "mi_d320", "ctsm_v_time1"),
     "mi-320-tsm": partial(paper_estimate, "mi_d320", "tsm_stein"),
-    "cost-ctsm-v": partial(cost_of_a_step, "digits"),
     "cost-ctsm-v-mnist": partial(cost_of_a_step, "mnist"),
     "frechet-cifar10": partial(frechet, "cifar10", "table"),
     "frechet-cifar10-held-out": partial(frechet, "cifar10", "floor"),
