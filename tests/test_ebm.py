@@ -215,7 +215,7 @@ def test_non_finite_results_are_reported(estimator):
 
 
 BUNDLED = Path(ebm_app.__file__).parent / "pretrained"
-#: Bits per dim by one draw of elbo; those of the card by elbo, over the test split, and their error
+#: Bits per dim by one draw of elbo; those of the card over the test split, and their error
 BITS = {
     "digits": (1.670843, 1.6746, 0.0158),
     "digits-energy": (1.695163, 1.6520, 0.0132),
