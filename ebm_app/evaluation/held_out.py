@@ -70,24 +70,23 @@ def images_for(
 
 
 def labels_for(config: EBMConfig, data: ImageData, split: str) -> Tensor:
-    """Return the class labels (N,) of a split, numbered as in the model. If the classes of both
-    have names, they are matched by name. Unknown labels stay -1.
+    """Return the class labels (N,) of a split, numbered as in the model. Classes are matched by
+    name; a class without a name has its number as name. Unknown labels stay -1.
 
     Raises:
         UserError: for images without labels, or of a class that the model does not have.
     """
-    labels, names = data.split_labels(split), config.class_names
-    if not (names and data.class_names):
-        return labels
+    labels, names = data.split_labels(split), config.classes()
+    own = data.class_names or tuple(map(str, range(data.num_classes)))
     number = {name: label for label, name in enumerate(names)}
     for label in labels[labels >= 0].unique().tolist():
-        if (name := data.class_names[label]) not in number:
+        if (name := own[label]) not in number:
             raise UserError(
                 f"This model has no class '{name}', only {', '.join(names)}. Rename the class, or "
                 "leave out its images."
             )
     # the last entry is that of the label -1
-    return torch.tensor([*(number.get(name, -1) for name in data.class_names), -1])[labels]
+    return torch.tensor([*(number.get(name, -1) for name in own), -1])[labels]
 
 
 def examples(folder: Path, config: EBMConfig, data_root: str) -> list[Image.Image]:

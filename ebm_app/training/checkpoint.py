@@ -32,7 +32,7 @@ STATE_FILE, TENSORS_FILE, BEST_FILE = "state.json", "state.safetensors", "best.s
 #: Version of the folder ``state``
 FORMAT_VERSION = 6
 #: Configuration of the images that a run must be resumed with
-IMAGES = ("image_shape", "num_levels", "num_classes")
+IMAGES = ("image_shape", "num_levels", "num_classes", "class_names")
 #: Files at the top of an output folder
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 LATEST = "latest"
@@ -237,7 +237,7 @@ def load(
     with files.report_damage(folder / STATE):
         if any(saved.settings["ebm"][key] != new.settings["ebm"][key] for key in IMAGES):
             raise UserError(
-                f"{folder} was trained on images of another shape or number of levels or classes. "
+                f"{folder} was trained on images of another shape, number of levels or classes. "
                 "Resume with the images of its start."
             )
         tensors = files.read_tensors(folder / STATE / TENSORS_FILE)

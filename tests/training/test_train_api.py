@@ -190,5 +190,9 @@ def test_changed_settings_and_images_are_refused(run):
     for images, settings in ((random_images(20, 8), {}), (IMAGES, {"num_levels": 18})):
         assert "images" in error_of(train, images, run, **{**LATEST, **settings})
     path = run / "checkpoint-12" / "state" / "state.json"
-    path.write_text(json.dumps(read_json(path) | {"format_version": 0}))
+    state = read_json(path)
+    state["settings"]["ebm"]["class_names"] = ["a", "b"]
+    path.write_text(json.dumps(state))
+    assert "classes" in error_of(train, IMAGES, run, **LATEST)
+    path.write_text(json.dumps(state | {"format_version": 0}))
     assert "version" in error_of(train, IMAGES, run, **LATEST)
