@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         label_column=config.label_column,
     )
     check_run(config, data)
-    with open_run(config, data, checkpoint) as (accelerator, output):
+    with open_run(config, data) as (accelerator, output):
         # accelerate's configuration file may set the precision
         config = replace(config, mixed_precision=accelerator.mixed_precision)
         task = build(accelerator, config, teacher, data)

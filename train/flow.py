@@ -16,7 +16,7 @@ from ebm_app.command_line import parse, run_script
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.spaces import SPACES
-from ebm_app.training.checkpoint import prepare_folder
+from ebm_app.training.checkpoint import prepare_folder, refuse_to_overwrite
 from ebm_app.training.settings import DataFlags, FolderFlags
 from ebm_app.utils import RUN_FILE
 from ebm_app.utils.fields import BatchSize, Positive, PositiveInt, Seed, configuration, setting
@@ -51,8 +51,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Fit a flow and train its weights, if any; return its bits per dim on validation images."""
     args = parse(Arguments, __doc__, argv)
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
+    if not args.overwrite_output_dir:
+        refuse_to_overwrite(args.output_dir)
     data = args.load_data()
-    prepare_folder(args.output_dir, args.overwrite_output_dir)
     output, num_levels = Output(args.output_dir / RUN_FILE, args), data.num_levels
     output.data["images"] = data.summary()
     with initial_weights(args.seed):
@@ -75,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         steps = fit(weights, loss_of_step, args.max_train_steps, args.learning_rate)
         for _ in tqdm(steps, total=args.max_train_steps, desc="train"):
             pass
+    prepare_folder(args.output_dir, args.overwrite_output_dir)
     flow.eval().save_pretrained(args.output_dir)
     validation = data.validation[:NUM_VALIDATION]
     bits = flow.likelihood(validation, NUM_DRAWS, args.seed).bits_per_dim

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.paths import PATHS, require_one_sided
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.batches import Batches
-from ebm_app.training.checkpoint import find_checkpoint, prepare_folder, recorded_settings
+from ebm_app.training.checkpoint import find_checkpoint, recorded_settings
 from ebm_app.training.loop import Task, fit
 from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.recipes import fitting_size, recipe
@@ -105,14 +104,8 @@ NAMES = {
 
 
 @contextmanager
-def open_run(
-    config: Run, data: ImageData, resumed: Path | None = None
-) -> Iterator[tuple[Accelerator, Output]]:
-    """Set up the processes and the output folder, which stays locked while the context is open.
-
-    Args:
-        resumed: checkpoint to resume from.
-    """
+def open_run(config: Run, data: ImageData) -> Iterator[tuple[Accelerator, Output]]:
+    """Set up the processes, and lock the output folder while the context is open."""
     accelerator = make_accelerator(
         config.mixed_precision,
         config.device,
@@ -124,8 +117,6 @@ def open_run(
     output = Output(config.output_dir / RUN_FILE)
     output.data["images"] = data.summary()
     with on_main(accelerator, lambda: lock(output.folder / LOCK)) or nullcontext():
-        overwrite = config.overwrite_output_dir
-        on_main(accelerator, partial(prepare_folder, output.folder, overwrite, resumed))
         yield accelerator, output
         shut_down(accelerator)
 
@@ -347,7 +338,7 @@ def fit_model(
         start: as for ``fit``.
         checkpoint: checkpoint to resume from.
     """
-    with open_run(config, data, checkpoint) as (accelerator, output):
+    with open_run(config, data) as (accelerator, output):
         # accelerate's configuration file may set the precision
         config = replace(config, mixed_precision=accelerator.mixed_precision)
         task = build(accelerator, config, ebm_config, data, flow)

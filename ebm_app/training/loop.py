@@ -222,7 +222,8 @@ def start_run(
     start: float,
     resumed: Path | None,
 ) -> Training:
-    """Return a new or resumed run, and write its first record."""
+    """Return a new or resumed run, and write its first record. A previous run in the output folder
+    is deleted here, after the settings have been checked."""
     ebm, weights = task.ebm, trained(task.ebm)
     rates = {"lr": config.learning_rate, "weight_decay": config.adam_weight_decay}
     optimizer = OPTIMIZERS[config.optimizer](weights, **rates, fused=True)
@@ -232,6 +233,8 @@ def start_run(
         {"train": to_dict(config), "ebm": to_dict(ebm.config)}, accelerator.num_processes
     )
     pending: list[Tensor] = []
+    overwrite = config.overwrite_output_dir
+    on_main(accelerator, partial(checkpoint.prepare_folder, output.folder, overwrite, resumed))
     if resumed is not None:
         scaler = accelerator.scaler
         state, pending = checkpoint.load(resumed, state, ebm, optimizer, average, scaler)

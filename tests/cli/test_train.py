@@ -109,6 +109,8 @@ def test_run_is_replaced_only_on_request(trained, tmp_path, capsys):
     (run / "notes.txt").write_text("mine")
     flags = ["--output_dir", run, "--max_train_steps", 1, *TINY]
     assert call(train, *flags) == 2 and "already" in capsys.readouterr().err
+    refused = [*flags, "--overwrite_output_dir", "--init_from", "mnist"]
+    assert call(train, *refused) == 2 and (run / "checkpoint-4").is_dir()
     assert call(train, *flags, "--overwrite_output_dir") == 0
     names = {path.name for path in run.iterdir()}
     assert "checkpoint-4" not in names and {"checkpoint-1", "notes.txt"} <= names
