@@ -44,7 +44,7 @@ def flow():
 
 def bits(model, images=IMAGES, **options):
     if isinstance(model, EBM):
-        options["num_nodes"] = 4
+        options["num_nodes"] = 12
     return model.likelihood(images, **options).bits_per_dim
 
 
@@ -67,7 +67,8 @@ def test_invalid_settings_of_samples_are_refused(ebm, settings):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"repeats": 0}, {"estimator": "v"}, {"num_nodes": 0.5}, {"batch_size": 0}]
+    "settings",
+    [{"repeats": 0}, {"estimator": "v"}, {"num_nodes": 0.5}, {"num_nodes": 11}, {"batch_size": 0}],
 )
 def test_invalid_settings_of_likelihoods_are_refused(ebm, settings):
     (name,) = settings
@@ -75,7 +76,7 @@ def test_invalid_settings_of_likelihoods_are_refused(ebm, settings):
 
 
 def test_settings_of_an_instance_are_not_ignored(ebm):
-    sampler, estimator = SAMPLERS["dpm"](**STEPS), ESTIMATORS["elbo"](num_draws=1, num_nodes=4)
+    sampler, estimator = SAMPLERS["dpm"](**STEPS), ESTIMATORS["elbo"](num_draws=1, num_nodes=12)
     expected = ebm.sample(1, **STEPS)
     assert torch.equal(ebm.sample(1, sampler), expected)
     assert "num_steps" in error_of(ebm.sample, 1, sampler, num_steps=3)

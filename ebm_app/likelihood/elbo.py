@@ -10,7 +10,7 @@ from torch import Tensor
 from ebm_app.likelihood.estimator import MANY_DRAWS, Estimator, error_over_draws
 from ebm_app.nets.model import LogDensityEstimate, ScoreModel
 from ebm_app.paths import OneSidedPath, require_one_sided
-from ebm_app.utils.fields import Draws, Nodes, configuration
+from ebm_app.utils.fields import BoundNodes, Draws, configuration
 from ebm_app.utils.quadrature import rule_on
 from ebm_app.utils.random import ImageNoise
 from ebm_app.utils.tensors import (
@@ -123,7 +123,7 @@ class VariationalBound(Estimator):
     for l.
     """
 
-    num_nodes: Nodes = 16
+    num_nodes: BoundNodes = 16
     num_draws: Draws = 1
 
     error_is_drawn: ClassVar[bool] = True

@@ -10,6 +10,7 @@ from ebm_app.likelihood.estimator import Estimator
 from ebm_app.nets.energy import EnergyModel
 from ebm_app.nets.model import LogDensityEstimate, TimeScoreModel
 from ebm_app.paths import require_one_sided
+from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration
 from ebm_app.utils.quadrature import integrate
 from ebm_app.utils.random import ImageNoise
@@ -55,6 +56,9 @@ class EnergyEstimate(Estimator):
     The offset is the mean difference from the variational bound over validation images, and
     ``error`` is the spread of that difference (``ebm_app.config.Calibration``). Subtracting the
     offset makes the mean bits equal to those of the bound.
+
+    Raises:
+        UserError: for another margin than that of the calibration.
     """
 
     needs: ClassVar[str] = "an energy network"
@@ -64,6 +68,11 @@ class EnergyEstimate(Estimator):
     def __call__(
         self, model: EnergyModel, x: Tensor, t: float, noise: ImageNoise
     ) -> LogDensityEstimate:
+        if model.end != model.interval[1]:
+            raise UserError(
+                f"The calibration offset of this energy network is for t_margin "
+                f"{1 - model.interval[1]:.3g}, got {1 - model.end:.3g}. Leave out t_margin."
+            )
         components = model.terms(x, t) - model.calibration.mean / x[0].numel()
         value = sum_except_batch(components)
         return LogDensityEstimate(

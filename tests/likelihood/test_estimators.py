@@ -37,7 +37,7 @@ QUICK = {
     "path_integral": PathIntegral(num_nodes=12),
     "probability_flow": ProbabilityFlowDensity(num_steps=4, max_refinements=1),
     "probability_flow dopri5": ProbabilityFlowDensity(method="dopri5"),
-    "elbo": VariationalBound(num_nodes=8),
+    "elbo": VariationalBound(num_nodes=12),
 }
 #: Their points share the steps of an adaptive solve
 ADAPTIVE = ("rk45", "probability_flow dopri5")

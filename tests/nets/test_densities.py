@@ -3,10 +3,11 @@
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, Exact, ExactBridge, ExactModel, normal, points, two_modes
+from exact import F64, Exact, ExactBridge, ExactModel, noise_of, normal, points, two_modes
 from torch import nn
 
 from ebm_app.config import Calibration
+from ebm_app.likelihood.time_integral import EnergyEstimate
 from ebm_app.nets.energy import EnergyModel, LevelMixture
 from ebm_app.nets.model import MIN_NODES, TimeScoreModel
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -156,6 +157,7 @@ def test_energy_equals_the_integral_of_its_time_derivative():
     other = energy.with_nodes(8).with_t_margin(0.1)
     assert (other.num_nodes, other.end, other.calibration.mean) == (8, 0.9, 0.5)
     assert torch.equal(other.log_density(x, 0.9), energy.log_density(x, 0.9))
+    assert "t_margin" in error_of(EnergyEstimate(), other, x, 0.9, noise_of(x))
     assert "SchrodingerBridgePath" in error_of(energy_model, SchrodingerBridgePath())
 
 
