@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
+from annotated_types import Le
 from torch import Tensor
 
 from ebm_app.config import EBMConfig, ImageShape, PathConfig
@@ -348,7 +349,8 @@ class EBM(PretrainedModel):
 
             rows = batches(num, batch_size, images_per_batch(num_dims, self.device))
             place = seed, checked_indices(indices, len(levels))[:num]
-            return mean_likelihood(draw, rows, *place, repeats, estimator.error_is_drawn, num_dims)
+            form = estimator.error_is_drawn, num_dims, name_of(estimator)
+            return mean_likelihood(draw, rows, *place, repeats, *form)
 
         result = evaluate(estimator, len(levels), repeats)
         if indices is None and not estimator.is_normalised and self.default_estimator == "elbo":
@@ -381,7 +383,7 @@ class EBM(PretrainedModel):
             images: (B, C, H, W), as for ``likelihood``.
             seed: seed of the noise.
             num_draws: number of draws. The cost is proportional to it.
-            noise_std: standard deviation of the noise, where pixels are in [-1, 1].
+            noise_std: standard deviation of the noise, at most 100, where pixels are in [-1, 1].
             batch_size: images per batch, as for ``likelihood``.
 
         Raises:
@@ -391,7 +393,7 @@ class EBM(PretrainedModel):
         if not num_classes:
             raise UserError("This model was trained without labels, so classify() is unavailable.")
         num_draws = check_argument(Draws, "num_draws", num_draws)
-        noise_std = check_argument(Positive, "noise_std", noise_std)
+        noise_std = check_argument(Annotated[Positive, Le(100)], "noise_std", noise_std)
         levels = self.levels_of(images)
         seed, indices = check_argument(Seed, "seed", seed), range(len(levels))
         estimator = make_estimator(self.default_estimator, {})

@@ -64,8 +64,8 @@ class Flow(PretrainedModel):
         indices: Sequence[int] | None = None,
     ) -> Likelihood:
         """Return a lower bound on the log-likelihood of quantised images by uniform
-        dequantisation: the mean over draws of log p(x) - D log L. Its ``error`` is 0 for one
-        draw, and the error over draws for several.
+        dequantisation: the mean over draws of log p(x) - D log L. Its ``error`` is NaN,
+        unknown, for one draw, and the error over draws for several.
 
         Args:
             images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].
@@ -86,7 +86,8 @@ class Flow(PretrainedModel):
             return LogDensityEstimate(value, torch.zeros_like(value), None, 1)
 
         rows = [slice(len(levels))]
-        return mean_likelihood(draw, rows, seed, indices, repeats, False, num_dims)
+        result = mean_likelihood(draw, rows, seed, indices, repeats, False, num_dims, "flow")
+        return result._replace(error=result.error * math.nan) if repeats == 1 else result
 
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:

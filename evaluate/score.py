@@ -79,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return {
         "output": str(args.output),
         "images": len(rows),
+        "estimator": args.estimator or ebm.default_estimator,
         "bits_per_dim": sum(row[3] for row in rows) / len(rows),
     }
 
@@ -134,12 +135,12 @@ def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[flo
     """Return the columns after the file name, for a batch of images.
 
     The noise of an image only depends on the seed and its number, so results do not depend on the
-    batch size.
+    batch size. Without indices, the first batch is also compared with "elbo".
 
     Args:
         images: number -> levels (C, H, W).
     """
-    batch, indices = torch.stack([*images.values()]), [*images]
+    batch, indices = torch.stack([*images.values()]), None if 0 in images else [*images]
     result = ebm.likelihood(batch, args.estimator, args.repeats, args.seed, indices)
     return [each.tolist() for each in (result.log_prob, result.error, result.bits_per_dim)]
 

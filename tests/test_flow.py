@@ -47,6 +47,8 @@ def test_flows_load_and_are_their_untrained_latent_model(kind, net_input, folder
     value = fitted(kind).likelihood(levels, repeats=2).log_prob
     assert value.mean() > -16 * math.log(LEVELS) + 5
     assert torch.equal(flow.likelihood(levels, repeats=2).log_prob, value)
+    one, two = (flow.likelihood(levels, repeats=k) for k in (1, 2))
+    assert one.error.isnan().all() and (two.error > 0).all() and "by flow" in repr(two)
     given = {"net_input": net_input, "block_out_channels": (8,), "norm_num_groups": 4}
     ebm = EBM(config_of(DATA, flow, **given))
     ebm.space.load_state_dict(flow.space.state_dict())

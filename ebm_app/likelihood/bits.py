@@ -46,6 +46,7 @@ class Likelihood(NamedTuple):
         components: (B, C, H, W), per-dimension terms that sum to ``log_prob``, or None.
         nfe: forward and backward passes of the network per image; a backward pass to the input
             costs about as much as a forward pass.
+        estimator: name of the estimator.
 
     >>> from ebm_app import EBM
     >>> result = EBM.from_pretrained("digits").likelihood(torch.zeros(2, 1, 8, 8))
@@ -60,13 +61,15 @@ class Likelihood(NamedTuple):
     error: Tensor
     components: Tensor | None
     nfe: int
+    estimator: str
 
     def __repr__(self) -> str:
         bits, error = self.bits_per_dim, self.error.square().mean().sqrt()
         spread = f" ± {standard_error(bits):.4g}" if len(bits) > 1 else ""
         return (
-            f"Likelihood of {len(bits)} images: {bits.mean():.4g}{spread} bits per dim, error "
-            f"{error:.3g} nats per image, {self.nfe} network evaluations per image"
+            f"Likelihood of {len(bits)} images: {bits.mean():.4g}{spread} bits per dim by "
+            f"{self.estimator}, error {error:.3g} nats per image, {self.nfe} network evaluations "
+            "per image"
         )
 
     def to_frame(self) -> "DataFrame":
@@ -98,6 +101,7 @@ def mean_likelihood(
     repeats: int,
     error_is_drawn: bool,
     num_dims: int,
+    estimator: str,
 ) -> Likelihood:
     """Return the likelihood of images, the mean over ``repeats`` draws.
 
@@ -109,6 +113,7 @@ def mean_likelihood(
             and the number of the draw.
         error_is_drawn: as for ``mean_over_draws``.
         num_dims: number of dimensions of an image.
+        estimator: name of the estimator.
     """
     seed, repeats = check_argument(Seed, "seed", seed), check_argument(Draws, "repeats", repeats)
     estimates = []
@@ -118,7 +123,7 @@ def mean_likelihood(
             draws = [draw(batch, noise) for noise in noises]
             estimates.append(mean_over_draws(draws, error_is_drawn))
             bar.update(len(indices[batch]))
-    return likelihood_of(estimates, num_dims)
+    return likelihood_of(estimates, num_dims, estimator)
 
 
 def add_cells(estimate: LogDensityEstimate, point: Dequantised) -> LogDensityEstimate:
@@ -154,7 +159,9 @@ def mean_over_draws(
     return LogDensityEstimate(values.mean(0), error, components, sum(each.nfe for each in draws))
 
 
-def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Likelihood:
+def likelihood_of(
+    estimates: Sequence[LogDensityEstimate], num_dims: int, estimator: str
+) -> Likelihood:
     """Concatenate estimates of batches into the likelihood of all images; ``nfe`` is the maximum.
 
     Raises:
@@ -173,6 +180,7 @@ def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Lik
         error,
         None if components[0] is None else torch.cat(components),
         max(e.nfe for e in estimates),
+        estimator,
     )
 
 

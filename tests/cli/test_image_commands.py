@@ -64,7 +64,7 @@ def test_every_image_has_a_row_for_any_batch_size(capsys, tmp_path):
     for size in (1, 4):
         output = tmp_path / f"{size}.csv"
         figures = figures_of(score, *flags, "--batch_size", size, "--output", output)
-        assert figures["images"] == 3
+        assert (figures["images"], figures["estimator"]) == (3, "time_integral")
         tables.append(list(csv.DictReader(output.open())))
     assert [row["file"] for row in tables[1]] == ["0.png", "1.png", "2.png"]
     for one, row in zip(*tables, strict=True):
