@@ -11,7 +11,10 @@ from annotated_types import Ge, Gt, Le, Len, Lt
 
 from ebm_app.utils.errors import shorten
 from ebm_app.utils.fields import (
+    LARGEST_SIDE,
+    MAX_CLASSES,
     Float,
+    ImageShape,
     Int,
     Nodes,
     NonNegative,
@@ -25,22 +28,19 @@ from ebm_app.utils.fields import (
 )
 
 FORMAT_VERSION = 1
-LARGEST_SIDE = 4096
 MAX_RESOLUTIONS = 8
-Side = Annotated[Int, Ge(1), Le(LARGEST_SIDE)]
 #: Cycles; above 10^6, float32 loses the phase
 Frequency = Annotated[Float, Gt(0), Le(1e6)]
 Frequencies = Annotated[tuple[Frequency, ...], Len(0, 64)]
 Margin = Annotated[Float, Ge(1e-12), Lt(0.5)]
 #: Second moment of the data; outside this range, a path has only noise or only data
 Moment = Annotated[Float, Ge(1e-6), Le(1e6)]
-ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 Width = Annotated[Int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MAX_RESOLUTIONS)]
 Layers = Annotated[Int, Ge(1), Le(32)]
-Classes = Annotated[Int, Ge(0), Le(100_000)]
-ClassNames = Annotated[tuple[str, ...], Len(0, 100_000)]
-ClassFrequencies = Annotated[tuple[Probability, ...], Len(0, 100_000)]
+Classes = Annotated[Int, Ge(0), Le(MAX_CLASSES)]
+ClassNames = Annotated[tuple[str, ...], Len(0, MAX_CLASSES)]
+ClassFrequencies = Annotated[tuple[Probability, ...], Len(0, MAX_CLASSES)]
 Resolution = Annotated[Int, Ge(0), Lt(MAX_RESOLUTIONS)]
 Resolutions = Annotated[tuple[Resolution, ...], Len(0, MAX_RESOLUTIONS)]
 

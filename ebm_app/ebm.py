@@ -8,7 +8,7 @@ import torch
 from annotated_types import Le
 from torch import Tensor
 
-from ebm_app.config import EBMConfig, ImageShape, PathConfig
+from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.labels import Labels, labels_of_images, labels_of_samples
 from ebm_app.data.levels import checked_levels, quantise_samples
 from ebm_app.likelihood import (
@@ -46,6 +46,7 @@ from ebm_app.spaces import build_space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import (
     Draws,
+    ImageShape,
     NonNegative,
     NumLevels,
     Positive,

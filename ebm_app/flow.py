@@ -6,13 +6,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ebm_app.config import FORMAT_VERSION, ImageShape
+from ebm_app.config import FORMAT_VERSION
 from ebm_app.data.levels import checked_levels, dequantise, quantise_samples
 from ebm_app.likelihood.bits import Likelihood, checked_indices, mean_likelihood
 from ebm_app.nets.model import LogDensityEstimate
 from ebm_app.pretrained import FLOW, PretrainedModel
 from ebm_app.spaces import build_space
-from ebm_app.utils.fields import NumLevels, PositiveInt, Seed, check_argument, configuration
+from ebm_app.utils.fields import (
+    ImageShape,
+    NumLevels,
+    PositiveInt,
+    Seed,
+    check_argument,
+    configuration,
+)
 from ebm_app.utils.random import SAMPLES, ImageNoise
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 

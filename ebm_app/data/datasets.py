@@ -20,7 +20,7 @@ from ebm_app.data.labels import class_labels, sort_classes
 from ebm_app.data.levels import NUM_VALUES, checked_levels, to_display
 from ebm_app.data.pictures import Convert, read_pixels, square_pixels, to_pixels
 from ebm_app.utils.errors import UserError, shorten
-from ebm_app.utils.fields import NumLevels, PathArgument, check_argument
+from ebm_app.utils.fields import MAX_CLASSES, NumLevels, PathArgument, check_argument
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
 
@@ -69,7 +69,7 @@ class ImageData:
 
         Raises:
             UserError: as in ``checked_levels``, for fewer than 3 images, and for labels that are
-                not one integer per image.
+                not one integer per image, from 0 to 99,999.
         """
         num_levels = check_argument(NumLevels, "num_levels", num_levels)
         images = checked_levels(images, None, num_levels).cpu()
@@ -153,12 +153,19 @@ def checked_labels(labels: Any, num: int) -> Tensor:
     """Return the class labels of a user's images, int64 (num,)."""
     labels = as_tensor(labels, "labels")
     is_integer = not (labels.is_floating_point() or labels.is_complex())
-    if labels.shape != (num,) or not is_integer or (labels < 0).any():
+    if labels.shape != (num,) or not is_integer:
         raise UserError(
-            f"Expected {num} non-negative integer labels, one per image, got {labels.dtype} of "
-            f"shape {tuple(labels.shape)}."
+            f"Expected {num} integer labels, one per image, got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}."
         )
-    return labels.long().cpu()
+    labels = labels.long().cpu()
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= MAX_CLASSES:
+        raise UserError(
+            f"Expected labels from 0 to {MAX_CLASSES - 1}, got labels from {low} to {high}. "
+            "Number the classes from 0."
+        )
+    return labels
 
 
 def warn_of_unused_levels(images: Tensor, num_levels: int) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import NumLevels, check_argument
 from ebm_app.utils.tensors import as_tensor
 
 #: Number of levels of 8-bit image files
@@ -64,11 +65,12 @@ def quantise(x: Any, num_levels: int) -> Tensor:
 
     Args:
         x: tensor or array of floats. Half precision is converted to float32.
-        num_levels: number L of levels.
+        num_levels: number L of levels, from 2 to 256.
 
     Raises:
-        UserError: for values that are not floats in [0, 1].
+        UserError: for values that are not floats in [0, 1], and another number of levels.
     """
+    num_levels = check_argument(NumLevels, "num_levels", num_levels)
     x = as_tensor(x, "images")
     if not x.is_floating_point() or not ((x >= 0) & (x <= 1)).all():
         raise UserError("Expected floating-point images in [0, 1]. Scale them, as uint8 / 255.")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ebm_app.data.levels import NUM_VALUES, to_display
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import NumLevels, check_argument, user_errors
+from ebm_app.utils.fields import ImageShape, NumLevels, check_argument, user_errors
 from ebm_app.utils.files import open_file, replace_file
 
 #: Pillow's decoders of files without loss of bits, selected by file content, not by name
@@ -92,6 +92,8 @@ def decode(source: Source, formats: Sequence[str] = FORMATS) -> tuple[Image.Imag
 def _decode(image: Image.Image) -> tuple[Image.Image, bool]:
     # MPO is a JPEG format of phones; its first frame is the photo
     is_animated = getattr(image, "is_animated", False) and image.format != "MPO"
+    if 0 in image.size:
+        raise UserError(f"The image is empty: {image.width}x{image.height} pixels. Leave it out.")
     if _has_deep_colours(image):
         raise UserError(DEEP)
     image = ImageOps.exif_transpose(image)
@@ -210,13 +212,12 @@ def read_images(
             model, see ``fitted_levels``. Without it, they must match, see ``exact_levels``.
 
     Raises:
-        UserError: for an image that cannot be read, and, without ``resize``, for one of another
-            size, colour or levels.
+        UserError: for an image that cannot be read, an invalid format, and, without ``resize``,
+            for an image of another size, colour or levels.
     """
-    if len(image_shape) != 3:
-        raise UserError(f"Expected an image shape (C, H, W), got {tuple(image_shape)}.")
+    image_shape = check_argument(ImageShape, "image_shape", image_shape)
     num_levels = check_argument(NumLevels, "num_levels", num_levels)
-    items = [] if isinstance(items, Picture) else [*items]
+    items = [*items] if isinstance(items, Iterable) and not isinstance(items, Picture) else []
     if not items or not all(isinstance(item, Picture) for item in items):
         raise UserError("Expected a list of at least one path or Pillow image. Pass [image].")
     convert = partial(

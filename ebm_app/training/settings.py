@@ -17,7 +17,6 @@ from ebm_app.config import (
     Frequencies,
     Margin,
     Moment,
-    Side,
     UNetConfig,
 )
 from ebm_app.data.datasets import ImageData, load_images
@@ -33,6 +32,7 @@ from ebm_app.utils.fields import (
     PositiveInt,
     Seed,
     Share,
+    Side,
     configuration,
     from_dict,
     setting,

@@ -14,7 +14,7 @@ from functools import partial
 from math import isfinite
 from typing import Annotated, Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
@@ -57,6 +57,11 @@ AtLeastTwo = Annotated[Int, Ge(2), Le(LARGEST)]
 Seed = Annotated[Int, Ge(0), Lt(2**63)]
 #: Grey levels of an image
 NumLevels = Annotated[Int, Ge(2), Le(256)]
+#: Max side of an image in pixels, and max number of classes
+LARGEST_SIDE, MAX_CLASSES = 4096, 100_000
+Side = Annotated[Int, Ge(1), Le(LARGEST_SIDE)]
+#: (C, H, W)
+ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 #: Images per batch
 BatchSize = Annotated[Int, Ge(1), Le(2**16)]
 #: Monte Carlo draws to average

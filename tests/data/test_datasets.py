@@ -114,7 +114,8 @@ def test_validation_images_of_a_tensor_are_the_test_images():
 
 
 @pytest.mark.parametrize(
-    "labels", [torch.zeros(12, 2).long(), torch.zeros(12), -torch.ones(12).long()]
+    "labels",
+    [torch.zeros(12, 2).long(), torch.zeros(12), torch.arange(-1, 11), torch.arange(12) + 10**5],
 )
 def test_labels_are_one_integer_per_image(labels):
     assert "labels" in error_of(ImageData.from_tensors, TENSOR, None, 256, labels=labels)

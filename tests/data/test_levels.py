@@ -43,6 +43,8 @@ def test_quantise_clamps_samples_and_checks_images():
     assert torch.equal(quantise(x[2:-1].numpy(), 4), expected[2:-1])
     for wrong in (x, torch.arange(4), torch.tensor([torch.nan]), [0.5, 255.0]):
         assert "[0, 1]" in error_of(quantise, wrong, 4)
+    for wrong in (1, -3, 2.5, 257, "a", None):
+        assert "num_levels" in error_of(quantise, x[2:-1], wrong)
 
 
 def test_to_levels_accepts_only_grid_values_and_levels():

@@ -123,5 +123,16 @@ def test_image_files_are_not_arguments_of_a_model(tmp_path):
     for images in (["a.png"], PICTURES, LEVELS.tolist()):
         for call in calls:
             assert "read_images" in error_of(call, images) and not list(tmp_path.iterdir())
-    for single in (PICTURES[0], tmp_path, []):
+    for single in (PICTURES[0], tmp_path, [], None, 5):
         assert "list" in error_of(read_images, single, SHAPE, 256)
+
+
+@pytest.mark.parametrize("shape", [(1, 10**6, 10**6), (1, 0, 0), (1, -8, 8), (8, 8), None, 8])
+def test_invalid_image_shape_is_refused(shape):
+    assert "image_shape" in error_of(read_images, [FLAT], shape, 17, resize=True)
+
+
+@pytest.mark.parametrize("size", [(0, 8), (8, 0)])
+def test_empty_image_is_refused(size):
+    images = [FLAT, Image.new("L", size)]
+    assert error_of(read_images, images, (1, 8, 8), 17, True).startswith("image 1: The image is e")

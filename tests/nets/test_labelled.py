@@ -106,6 +106,8 @@ def test_class_probabilities_match_the_posterior():
     assert torch.allclose(found.sum(1), torch.ones(40, dtype=F64))
     assert (found.argmax(1) == free.argmax(1)).double().mean() > 0.9
     assert torch.equal(found[:3], ebm.classify(levels[:3], seed=4, num_draws=32, batch_size=2))
+    for noise_std in (2e4, 1e30):
+        assert "noise_std" in error_of(ebm.classify, levels, noise_std=noise_std)
 
 
 def test_class_conditional_model_is_trained(tmp_path):
