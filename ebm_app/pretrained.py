@@ -16,6 +16,7 @@ from ebm_app.config import FORMAT_VERSION
 from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import PathArgument, check_argument, from_dict, to_dict
 from ebm_app.utils.files import open_file, read_json, report_damage, write_json, write_tensors
+from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
 
 #: Kinds of model in config.json
@@ -278,12 +279,13 @@ class PretrainedModel(nn.Module):
 
 
 def available_device(device: str) -> torch.device:
-    """Return the torch device of a name, such as "cuda".
+    """Return the torch device of a name, such as "cuda" or "cuda:0".
 
     Raises:
-        UserError: for a device that is not available.
+        UserError: for a device that is not available, and other types than cpu and cuda.
     """
     try:
+        choose("device", torch.device(device).type, ("cpu", "cuda"))
         return torch.empty(0, device=device).device
     except (RuntimeError, TypeError, ValueError, AssertionError):
         raise UserError(

@@ -12,7 +12,7 @@ from math import hypot, log
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Len
 from tqdm.auto import tqdm
 
 from ebm_app.command_line import parse, run_script
@@ -32,7 +32,7 @@ NumChains = Annotated[int, Ge(4), Le(1_000_000)]
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags, Annealing):
-    method: tuple[Literal["diffused", "ais", "raise"], ...] = setting(
+    method: Annotated[tuple[Literal["diffused", "ais", "raise"], ...], Len(1)] = setting(
         "one or more methods; the first one normalises the bits per dim. diffused: forward and "
         "reverse chains with steps of the reversed diffusion; ais: forward chains of annealed "
         "importance sampling; raise: reverse chains from held-out images",

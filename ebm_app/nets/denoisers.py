@@ -91,7 +91,7 @@ class AlphaSigma:
     def log_snr(self, t: Tensor) -> Tensor:
         """Return log(alpha^2 / sigma^2) at t (B,) from 0 to 1: (B,)."""
         time = self.time(t)
-        return 2 * (self.alpha(time) / self.sigma(time)).log()
+        return 2 * (self.alpha(time).log() - self.sigma(time).log())
 
 
 class AlphasCumprod(AlphaSigma):
@@ -114,13 +114,13 @@ class AlphasCumprod(AlphaSigma):
 
     def __init__(self, abar: Any) -> None:
         abar = as_tensor(abar, "alphas_cumprod").cpu().double().flatten()
-        abar = abar[: max(1, int((abar > NO_SIGNAL).sum()))]
+        abar = abar[: int((abar > NO_SIGNAL).sum())]
         ratios = abar.log() - torch.log1p(-abar)
         if len(abar) < 3 or not (ratios.isfinite().all() and (ratios.diff() < 0).all()):
             raise UserError(
                 f"Expected at least 3 values of alphas_cumprod that decrease from below 1, got "
-                f"{len(abar)} from {abar[0].item():.6g} to {abar[-1].item():.6g}. Use a schedule "
-                "whose noise increases with every step, with betas between 0 and 1."
+                f"{len(abar)}: {shorten(abar.tolist())}. Use a schedule whose noise increases "
+                "with every step, with betas between 0 and 1."
             )
 
         def ratio(step: Tensor) -> Tensor:
@@ -257,7 +257,8 @@ def read_pipeline(source: Any) -> tuple[DenoiserModel, tuple[int, int, int]]:
         source = _load_pipeline(find_folder(source))
     elif isinstance(source, diffusers.DDPMPipeline | diffusers.DDIMPipeline):
         source = source.unet, source.scheduler
-    if not (isinstance(source, tuple) and isinstance(source[0], diffusers.UNet2DModel)):
+    is_pair = isinstance(source, tuple) and len(source) == 2
+    if not (is_pair and isinstance(source[0], diffusers.UNet2DModel)):
         raise UserError(
             f"Expected a {' or '.join(PIPELINES)}, its folder or hub id, or a pair of a "
             f"UNet2DModel and a scheduler, got a {type(source).__name__}."

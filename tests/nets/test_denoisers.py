@@ -161,6 +161,9 @@ WRONG = {
     "Tensor": {"schedule": torch.ones(3)},
     "-4.394": {"schedule": AlphaSigma(lambda u: u, lambda u: 1 - u, 0.9, 0.1)},
     "differentiable": {"schedule": AlphaSigma(lambda u: u.detach(), torch.ones_like, 0.1, 1.0)},
+    "float": {"schedule": AlphaSigma(lambda u: 1.0, lambda u: u, 80.0, 0.004)},
+    "meta": {"num_levels": 256, "device": "meta"},
+    "privateuseone": {"num_levels": 256, "device": "privateuseone"},
 }
 
 
@@ -263,6 +266,9 @@ def test_scripts_evaluate_and_sample_a_pipeline(folder, tmp_path):
 def test_unsupported_parts_are_reported():
     net = UNet2DModel(8, 1, 1, **BLOCKS)
     assert "PNDMScheduler" in error_of(EBM.from_diffusers, (net, PNDMScheduler()))
+    for wrong in ((), (net,)):
+        assert "pair" in error_of(EBM.from_diffusers, wrong)
+    assert "at least 3 values" in error_of(AlphasCumprod, [])
     labelled = UNet2DModel(8, 1, 1, num_class_embeds=3, **BLOCKS)
     assert "labels" in error_of(EBM.from_diffusers, (labelled, DDPMScheduler()))
 
