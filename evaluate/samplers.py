@@ -8,7 +8,7 @@ with a guidance scale, random otherwise, and not used in a run with labels=none.
 measure training images that were held out from the classifier; a perfect sampler would reach their
 values.
 
-- nfe: network evaluations per image: forward and backward passes.
+- nfe: network evaluations per image, in the last batch: forward and backward passes.
 - frechet: Fréchet distance to the validation images, in the feature space of the classifier.
 - class_balance: frequency of the rarest class divided by that of the most frequent class.
 - confident_fraction: fraction of images whose predicted class has a probability of at least 0.9.
@@ -41,7 +41,6 @@ from ebm_app.sampling import SAMPLERS, Sampler
 from ebm_app.utils.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
-from ebm_app.utils.random import derive_seed
 from ebm_app.utils.registry import choose, settings_of_each
 
 NumImages = Annotated[int, Ge(2), Le(100_000)]
@@ -85,21 +84,19 @@ def draw(
 ) -> tuple[Tensor, Tensor | None, dict[str, float]]:
     """Draw images (N, C, H, W) in [0, 1]; return them, their labels (N,) if the run has a
     guidance scale, and the cost."""
-    labels, images, nfe, begin = None, [], 0, time.perf_counter()
-    if condition.guidance_scale is not None and condition.labels is None:
-        labels = torch.arange(args.num_images) % max(ebm.config.num_classes, 1)
-    batches = torch.arange(args.num_images).split(args.batch_size)
-    for index, batch in enumerate(tqdm(batches, desc=name)):
-        seed, options = derive_seed(args.seed, index), {"labels": condition.labels}
-        if labels is not None:
-            options["labels"] = names_of(labels[batch], ebm.config.classes())
-        if condition.guidance_scale is not None:
-            options["guidance_scale"] = condition.guidance_scale
-        *_, frame = ebm.iterate_sample(len(batch), sampler, seed, **options)
-        images.append(ebm.to_images(frame.x))
-        nfe += frame.nfe * len(batch)  # differs between batches of adaptive samplers
-    cost = {"nfe": nfe / args.num_images, "seconds": time.perf_counter() - begin}
-    return torch.cat(images), labels, cost
+    labels, begin = None, time.perf_counter()
+    options = {"labels": condition.labels, "batch_size": args.batch_size}
+    if condition.guidance_scale is not None:
+        options["guidance_scale"] = condition.guidance_scale
+        if condition.labels is None:
+            labels = torch.arange(args.num_images) % max(ebm.config.num_classes, 1)
+            options["labels"] = names_of(labels, ebm.config.classes())
+    with tqdm(desc=name) as bar:
+        for frame in ebm.iterate_sample(args.num_images, sampler, args.seed, **options):
+            bar.total = frame.num_steps
+            bar.update()
+    cost = {"nfe": frame.nfe, "seconds": time.perf_counter() - begin}
+    return ebm.to_images(frame.x), labels, cost
 
 
 class Judge:

@@ -12,6 +12,7 @@ import ais
 import bpd
 import samplers
 from ebm_app.data.datasets import load_images
+from ebm_app.ebm import EBM
 from ebm_app.likelihood import PathIntegral
 from ebm_app.utils.output import warn_of_disagreements
 
@@ -104,6 +105,11 @@ def test_every_method_estimates_log_z(folder, capsys, tmp_path):
     assert {"forward_log_z", "reverse_log_z"} <= set(figures["methods"]["diffused"])
 
 
+def test_log_z_needs_a_method(folder, capsys):
+    assert call(ais, folder / "grey", "--method") == 2
+    assert "error: method" in capsys.readouterr().err
+
+
 def test_every_run_is_a_row_of_the_table(capsys, tmp_path, folder):
     flags = "--num_images 5 --batch_size 3 --classifier_steps 5 --device cpu".split()
     flags += ["--run", FLOW, "--run", HMC, "--run", "probability_flow  num_steps=1"]
@@ -118,6 +124,14 @@ def test_every_run_is_a_row_of_the_table(capsys, tmp_path, folder):
     assert any(line.startswith("| 5 held-out images |") for line in table)
     record = json.loads((tmp_path / "samplers.json").read_text())
     assert record["figures"] == figures and record["settings"]["num_images"] == 5
+
+
+@pytest.mark.parametrize("condition", ["", " guidance_scale=2"])
+def test_images_do_not_depend_on_the_batch_size(condition):
+    ebm, run = EBM.from_pretrained("digits"), samplers.parse_run("dpm num_steps=2" + condition)
+    sizes = [samplers.Arguments(model="digits", num_images=5, batch_size=num) for num in (5, 2)]
+    (whole, *_), (batched, *_) = (samplers.draw(ebm, *run, args) for args in sizes)
+    assert (whole == batched).double().mean() > 0.99  # rounding changes few levels
 
 
 def test_training_images_are_copies_and_test_images_are_not():
