@@ -90,7 +90,8 @@ def test_noise_of_an_image_depends_on_its_index(ebm, flow):
         last = bits(model, IMAGES[1:], indices=[1])
         torch.testing.assert_close(last, whole[1:], rtol=0, atol=1e-5)
         assert not torch.allclose(bits(model, IMAGES[1:]), last)
-        error_of(model.likelihood, IMAGES, indices=[1])
+        for indices in ([1], 5):
+            assert "ind" in error_of(model.likelihood, IMAGES, indices=indices)
 
 
 def test_unknown_arguments_name_the_nearest(ebm):

@@ -11,7 +11,7 @@ the estimator computes log p_t(y). A uniform distribution over L levels has log2
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -87,7 +87,10 @@ def checked_indices(indices: Sequence[int] | None, num: int) -> Sequence[int]:
     Raises:
         UserError: for an index out of range, or another number of indices.
     """
-    indices = range(num) if indices is None else check_argument(list[Seed], "indices", [*indices])
+    if indices is None:
+        return range(num)
+    values = [*indices] if isinstance(indices, Iterable) else indices
+    indices = check_argument(list[Seed], "indices", values)
     if len(indices) != num:
         raise UserError(f"Expected an index for each of {num} images, got {len(indices)} indices.")
     return indices
