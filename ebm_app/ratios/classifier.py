@@ -88,6 +88,8 @@ class ClassifierRatio(CrossFitRatio):
         if has_fit_parameter(classifier, "groups"):
             options["groups"] = np.concatenate([p0.fold, p1.fold])
         classifier.fit(rows, labels, **options)
+        if isinstance(classifier, NetworkClassifier):
+            return classifier.log_ratio
         return ClassifierLogRatio(classifier, len(p0.rows), len(p1.rows))
 
 
@@ -150,9 +152,13 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         self.ratio_ = train_network(train, validation, generator, num_steps)
         return self
 
+    def log_ratio(self, x: Any) -> np.ndarray:
+        """Return the log ratio of the densities of both classes at rows (n, D): (n,), in nats."""
+        return self.ratio_(torch.tensor(np.asarray(x, np.float64))).numpy()
+
     def predict_proba(self, x: Any) -> np.ndarray:
         """Return the probabilities of both classes at rows (n, D): (n, 2)."""
-        logits = self.ratio_(torch.tensor(np.asarray(x, np.float64))).numpy() + self.prior_
+        logits = self.log_ratio(x) + self.prior_
         return np.stack([expit(-logits), expit(logits)], 1)
 
     def predict(self, x: Any) -> np.ndarray:

@@ -79,6 +79,12 @@ class CrossFitRatio(BaseEstimator, ABC):
             folds.append(assign_folds(x, what, num_folds, numbers))
         self.centre_ = (rows[0].mean(0) + rows[1].mean(0)) / 2
         self.scale_ = np.sqrt((rows[0].var(0) + rows[1].var(0)) / 2)
+        for name, scale in zip(self.columns_, self.scale_, strict=True):
+            if not 0 < scale < np.inf:
+                raise UserError(
+                    f"The variance of column {name} is too small or too large for float64. "
+                    "Multiply the column by a constant."
+                )
         units = np.split(np.arange(sum(map(len, rows)))[:, None], [len(rows[0])])
         samples = [
             Sample(self._standardise(x), fold, unit)
@@ -119,11 +125,16 @@ class CrossFitRatio(BaseEstimator, ABC):
         Far from the rows of ``fit`` the ratio is extrapolated and may have the wrong sign.
 
         Raises:
-            UserError: before ``fit``, if the columns are not those of x0, or if values are missing
-                or infinite.
+            UserError: before ``fit``, if the columns are not those of x0, if values are missing or
+                infinite, or if the log ratio is not finite.
         """
         rows = self._checked(x)
         value = np.mean([ratio(rows) for ratio in self.ratios_], 0)
+        if not np.isfinite(value).all():
+            raise UserError(
+                f"The log ratio of row {np.isfinite(value).argmin()} of x is not finite. Remove "
+                "rows that are far from both samples."
+            )
         if self.estimate_.are_far:
             return value
         return value - log_mean_exp(self.estimate_.log_ratio0)

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import logsumexp, stdtrit
+
+from ebm_app.utils.fields import finite_or_none
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,10 +37,12 @@ class RatioEstimate:
         what: name of the divergence.
         value: Donsker-Varadhan bound on held-out rows, at least 0. If the densities ``are_far``,
             it is ``mean_log_ratio`` for ``CTSMRatio`` and None for a classifier.
-        stderr: standard error of ``value``, from the influence of each independent row.
+        stderr: standard error of ``value``, from the influence of each independent row. For a mean
+            log ratio, it is the jackknife over the folds.
         interval: 95 percent interval of the divergence: from 1.96 standard errors below the
             smaller of ``value`` and ``mean_log_ratio`` to 1.96 above the larger of ``value`` and
-            ``training_value``. None if ``value`` is None.
+            ``training_value``. For the jackknife over K folds, the quantile of Student's t with
+            K - 1 degrees of freedom replaces 1.96. None if ``value`` is None.
         normaliser: E_{p_0} exp r, which is 1 for the exact ratio, and its ``normaliser_stderr``.
         effective_rows: effective number of rows of p_0 in the normaliser.
         mean_log_ratio: E_{p_1} r. It is not a bound, but less noisy than ``value``, whose error is
@@ -68,10 +72,12 @@ class RatioEstimate:
         return are_far(self.log_ratio0)
 
     def figures(self) -> dict[str, Any]:
-        """Return all fields except per-row values, for JSON."""
+        """Return all fields except per-row values, for JSON. An infinite normaliser is None."""
         numbers = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
+        names = "normaliser", "normaliser_stderr"
+        normaliser = finite_or_none({name: numbers[name] for name in names})
         lists = {"interval": self.interval and list(self.interval), "warnings": [*self.warnings]}
-        return {**numbers, **lists}
+        return {**numbers, **normaliser, **lists}
 
     def summary(self) -> str:
         """Return the estimate as text, warnings first."""
@@ -180,15 +186,19 @@ def bound_estimate(held_out: HeldOut) -> RatioEstimate:
 
 def mean_estimate(held_out: HeldOut) -> RatioEstimate:
     """Return the estimate whose value is the mean log ratio over p_1, for densities that are too
-    far apart for a bound."""
+    far apart for a bound. The delete-a-group jackknife over the folds includes the error of the
+    learned ratio."""
     r0, r1 = held_out.log_ratios
-    training = float(np.mean([part.mean() for _, part in held_out.training]))
-    stderr = held_out.error(0 * r0, r1 - r1.mean())
+    means = np.array([part.mean() for _, part in held_out.training])
+    freedom = len(means) - 1
+    stderr = float(np.sqrt(freedom * means.var()))
     warning = (
         f"The densities are far apart, with {effective_rows(r0):.1f} effective rows in the "
         "normaliser. The value is the mean log ratio, which is not a bound."
     )
-    return _record(held_out, float(r1.mean()), stderr, training, (warning,))
+    half_width = float(stdtrit(freedom, 0.975))
+    value, training = float(r1.mean()), float(means.mean())
+    return _record(held_out, value, stderr, training, (warning,), half_width)
 
 
 def _record(
@@ -197,15 +207,17 @@ def _record(
     stderr: float | None = None,
     training: float | None = None,
     warnings: tuple[str, ...] = (),
+    half_width: float = HALF_WIDTH,
 ) -> RatioEstimate:
     """Return the estimate, with the interval that ``RatioEstimate`` defines."""
     r0, r1 = held_out.log_ratios
     mean, interval = float(r1.mean()), None
     if value is not None and stderr is not None and training is not None:
-        low = min(value, mean) - HALF_WIDTH * stderr  # a few rows dominate the normaliser,
-        high = max(value, training, 0.0) + HALF_WIDTH * stderr  # so that its error is skewed
+        low = min(value, mean) - half_width * stderr  # a few rows dominate the normaliser,
+        high = max(value, training, 0.0) + half_width * stderr  # so that its error is skewed
         value, interval = max(value, 0.0), (max(low, 0.0), high)
-    normaliser = float(np.exp(log_mean_exp(r0)))
+    with np.errstate(over="ignore"):
+        normaliser = float(np.exp(log_mean_exp(r0)))
     return RatioEstimate(
         estimator=held_out.estimator,
         what=held_out.what,

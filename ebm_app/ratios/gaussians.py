@@ -9,6 +9,8 @@ from torch import Tensor
 
 #: Candidate weights of the diagonal in the covariance of each Gaussian
 SHRINKAGES = (0.0, 0.01, 0.1, 0.3, 0.6, 1.0)
+#: Variance added to each axis of both Gaussians, as a fraction of the mean variance
+RIDGE = 1e-9
 
 
 class GaussianRatio(NamedTuple):
@@ -37,9 +39,10 @@ class GaussianRatio(NamedTuple):
             diagonal = covariance.diag().diag()
             covariances.append(covariance.lerp(diagonal, shrinkage))
         pooled = (covariances[0] + covariances[1]) / 2
-        ridge = 1e-9 * pooled.diag().mean() * torch.eye(len(pooled))
-        values, axes = scipy.linalg.eigh(covariances[1].numpy(), (pooled + ridge).numpy())
-        axes, values = torch.from_numpy(axes), torch.from_numpy(values).clamp(1e-4, 2 - 1e-4)
+        ridge = RIDGE * pooled.diag().mean() * torch.eye(len(pooled))
+        matrices = (covariances[1] + ridge).numpy(), (pooled + ridge).numpy()
+        values, axes = scipy.linalg.eigh(*matrices)
+        axes, values = torch.from_numpy(axes), torch.from_numpy(values).clamp(RIDGE, 2 - RIDGE)
         centre = (x0.double().mean(0) + x1.double().mean(0)) / 2
         m0, m1 = ((x.double().mean(0) - centre) @ axes for x in (x0, x1))
         v0, v1 = 2 - values, values

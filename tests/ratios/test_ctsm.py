@@ -61,6 +61,24 @@ def test_untrained_time_score_is_that_of_two_gaussians():
     expected = exact.time_score(x, t).float()
     found = Bridge(base)(x.float(), t.float()).sum(1)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(Bridge(base).log_ratio(x.numpy()), base(x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("std", [1e-2, 1e-3])
+def test_divergence_of_a_narrow_gaussian(std):
+    x0, x1 = normal((900, 1)), std * normal((900, 1), 1)
+    low, high = CTSMRatio(num_folds=3, steps=5).fit(x0, x1).estimate_.interval
+    assert low < -math.log(std) + (std**2 - 1) / 2 < high < low + 0.6
+
+
+def test_intervals_contain_the_divergence_of_distant_gaussians():
+    hits = 0
+    for seed in range(12):
+        x0, x1 = normal((300, 1), 2 * seed), normal((300, 1), 2 * seed + 1) + 5
+        ratio = CTSMRatio(num_folds=3, steps=1, random_state=seed)
+        low, high = ratio.fit(x0, x1).estimate_.interval
+        hits += low < 12.5 < high
+    assert hits >= 11
 
 
 @pytest.mark.parametrize("dim", [1, 40])

@@ -55,6 +55,14 @@ def test_gaussian_ratio_matches_closed_form():
     torch.testing.assert_close(ratio(x), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_repeated_column_leaves_the_gaussian_ratio_unchanged():
+    x0, x1 = normal((60, 2)), normal((50, 2), 1) + 1
+    expected = GaussianRatio.fit(x0, x1, 0.0)(x0)
+    again = [torch.cat([x, x[:, :1]], 1) for x in (x0, x1)]
+    found = GaussianRatio.fit(*again, 0.0)(again[0])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_likelihood_of_gaussians_selects_the_shrinkage():
     x0, x1 = normal((60, 3), 2), normal((50, 3), 3) @ normal((3, 3), 4) + 1
     ratio, expected = GaussianRatio.fit(x0, x1, 0.0), 0
@@ -103,13 +111,25 @@ def test_bound_is_below_the_divergence_for_a_wrong_ratio():
 
 def test_distant_densities_have_a_mean_and_no_bound():
     known = held_out(partial(shift_ratio, shift=3.0), *shifted(2_000, 10, 3.0))
-    bound, mean = bound_estimate(known), mean_estimate(known)
+    r0, r1 = known.log_ratios
+    folds = known._replace(training=[(r0, np.delete(r1, row)) for row in range(len(r1))])
+    bound, mean = bound_estimate(known), mean_estimate(folds)
     assert bound.value is bound.stderr is bound.interval is None
     assert "effective rows" in bound.warnings[0]
     # the mean of a log ratio with variance 90
     assert mean.value == mean.mean_log_ratio == pytest.approx(45, abs=4 * (90 / 2_000) ** 0.5)
     assert mean.stderr == pytest.approx((90 / 2_000) ** 0.5, rel=0.1)
     assert "not a bound" in mean.warnings[0]
+
+
+def test_infinite_normaliser_is_null_in_json():
+    known = held_out(partial(shift_ratio, shift=0.3, offset=1e4), *shifted(400, 1, 0.3))
+    assert json.loads(json.dumps(bound_estimate(known).figures(), allow_nan=False))["value"] > 0
+
+
+def test_classifier_has_no_value_for_distant_gaussians():
+    estimate = network(5).fit(*shifted(200, 1, 40.0)).estimate_
+    assert estimate.value is None and estimate.mean_log_ratio > 500  # KL = 800
 
 
 @pytest.mark.parametrize("ratio", [network(), CTSMRatio(num_folds=3, steps=20)])
@@ -154,6 +174,9 @@ def test_log_ratio_raises_for_other_columns():
     table = pd.DataFrame(normal((60, 2)).numpy(), columns=["a", "b"])
     ratio = network(5).fit(table, table + 1)
     assert "b, a" in error_of(ratio.log_ratio, table[["b", "a"]])
+    assert "row 1" in error_of(ratio.log_ratio, pd.DataFrame({"a": [0, 1e30], "b": [0, 1e30]}))
+    for scale in (1e-200, 1e160):
+        assert "column b" in error_of(network().fit, *(table * [1, scale] for _ in range(2)))
     assert "columns" in error_of(network().fit, table, table[["a"]])
     assert "num_folds" in error_of(ClassifierRatio(num_folds=2).fit, table, table)
     assert "LinearSVC" in error_of(ClassifierRatio(LinearSVC()).fit, table, table)
