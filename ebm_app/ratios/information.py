@@ -53,6 +53,7 @@ def mutual_information(
         UserError: for values that are not real numbers, missing or infinite; for constant columns
             and fewer than 5 rows per fold.
     """
+    check_argument(CrossFitRatio | None, "ratio", ratio)
     first = ClassifierRatio(random_state=random_state) if ratio is None else clone(ratio)
     p0, p1 = independent_and_joint(x, y, first.num_folds, random_state)
     estimate = first.cross_fit(p0, p1, "mutual information")

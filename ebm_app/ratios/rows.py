@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ebm_app.utils.errors import UserError, shorten
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 SEPARATORS = "\t", ";", ","
 #: A column is discrete if more than this share of its rows, and this many, have one value
 MAX_SHARE, MIN_REPEATS = 0.1, 5
-#: Kinds of numpy types of complex numbers, durations and dates
-NOT_REAL = "cmM"
+#: Kinds of numpy types of complex numbers, durations, dates, text, bytes and objects
+NOT_REAL = "cmMUSTVO"
 
 
 class TextTable(NamedTuple):
@@ -67,7 +68,8 @@ def read_rows(
     open_file(path).close()
     try:
         if path.suffix == ".npy":
-            table = pd.DataFrame(np.load(path, mmap_mode="r", allow_pickle=False))
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            table = pd.DataFrame(array).rename(columns=str)
         elif path.suffix == ".parquet":
             table = pd.read_parquet(path)
         else:
@@ -77,11 +79,11 @@ def read_rows(
             f"Cannot read '{path}' ({shorten(error) or type(error).__name__}). Save numbers with "
             "numpy.save, or a .csv, .tsv or .parquet table with pandas."
         ) from error
-    available = list(text.names if table is None else table)
+    available, columns = list(text.names if table is None else table), list(map(str, columns))
     if not set(columns) <= set(available):
         names, wanted = (shorten(", ".join(map(str, part))) for part in (available, columns))
         raise UserError(f"Expected some of the columns {names} of '{path}', got {wanted}.")
-    chosen = list(columns) or available
+    chosen = columns or available
     if table is None:
         check_names(text, chosen, path, header)
         return pd.DataFrame({name: text_column(text, name, path) for name in chosen})
@@ -173,24 +175,25 @@ def as_rows(values: Any, what: str) -> tuple[np.ndarray, Sequence[Any]]:
     from sklearn.utils import check_array
 
     if isinstance(values, Tensor):
-        values = as_tensor(values, what).cpu().double().numpy()
+        values = as_tensor(values, what).cpu()
+        values = values.to(torch.promote_types(values.dtype, torch.float64)).numpy(force=True)
     try:
         if np.ma.is_masked(values):
             raise ValueError(f"Input {what} contains masked values.")
         dtypes = values.dtypes if hasattr(values, "columns") else [np.asarray(values).dtype]
-        if any(dtype.kind in NOT_REAL for dtype in dtypes):
-            raise ValueError(f"Input {what} has complex numbers, dates or durations.")
+        if other := [str(dtype) for dtype in dtypes if dtype.kind in NOT_REAL]:
+            raise ValueError(f"Input {what} has values of type {other[0]}.")
         rows = check_array(values, dtype=np.float64, ensure_2d=False, input_name=what)
         rows = rows.reshape(len(rows), -1)
     except (TypeError, ValueError) as error:
         raise UserError(
             f"Expected rows (N, d) or one column (N,) of finite numbers for {what}. "
-            f"{str(error).splitlines()[0]} Fill in or remove missing values, and encode classes "
-            "as numbers."
+            f"{str(error).splitlines()[0]} Fill in or remove missing values, encode classes as "
+            "numbers, and convert text with astype(float)."
         ) from None
     numbers = range(rows.shape[1])
-    columns = list(getattr(values, "columns", numbers))
-    return rows, numbers if columns == list(numbers) else columns
+    columns = list(map(str, getattr(values, "columns", numbers)))
+    return rows, numbers if columns == list(map(str, numbers)) else columns
 
 
 def check_columns(columns: Sequence[Any], expected: Sequence[Any]) -> None:

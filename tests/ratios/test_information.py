@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from conftest import call, error_of, figures_of
 from exact import normal
+from sklearn.linear_model import LogisticRegression
 
 from ebm_app import ClassifierRatio, CTSMRatio, mutual_information
 from ebm_app.ratios import ctsm
@@ -72,6 +73,8 @@ def test_ctsm_refuses_discrete_columns():
 def test_invalid_pairs_raise():
     x, y = pairs(num=60)
     assert "60 rows" in error_of(mutual_information, x, y[:50])
+    for ratio in ("ctsm_v", ClassifierRatio, LogisticRegression()):
+        assert "ratio: must be" in error_of(mutual_information, x, y, ratio)
     assert "num_folds" in error_of(mutual_information, x, y, CTSMRatio(num_folds=2))
     assert "20 rows" in error_of(mutual_information, x[:20], y[:20])
 

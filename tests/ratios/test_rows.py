@@ -34,6 +34,12 @@ def test_npy_arrays_of_real_numbers_are_read(tmp_path, dtype):
     assert read_rows(tmp_path / "x.npy").shape == (12, 1)
 
 
+def test_columns_of_npy_arrays_are_selected(tmp_path):
+    np.save(tmp_path / "x.npy", NUMBERS)
+    chosen = read_rows(tmp_path / "x.npy", ["2", "0"]).to_numpy()
+    assert np.array_equal(chosen, NUMBERS[:, [2, 0]])
+
+
 TABLES = {
     "d.csv": b"a,b,note\n1.5,2,x\n-2,0.25,y\n",
     "d.tsv": b"a\tb\tnote\n1.5\t2\tx\n-2\t0.25\ty\n",
@@ -50,7 +56,7 @@ def test_columns_of_tables_are_selected(tmp_path, name):
         pytest.importorskip("pyarrow")
         expected.assign(note=["x", "y"]).to_parquet(tmp_path / name)
     pd.testing.assert_frame_equal(read_rows(tmp_path / name, ["b", "a"]), expected)
-    reason = "'x' on line 2" if name in TABLES else "float"
+    reason = "'x' on line 2" if name in TABLES else "text"
     assert reason in error_of(read_rows, tmp_path / name)  # the text of all columns
 
 
@@ -104,7 +110,11 @@ def test_tables_without_names_are_read_if_asked(tmp_path):
         pd.DataFrame({"a": [1, None]}, dtype="Int64"),
         pd.DataFrame({"a": [1j, 2]}),
         pd.DataFrame({"a": pd.to_datetime(["2024-01-02", None])}),
-        [["a"]],
+        torch.ones(12, 2) + 0j,
+        [["1"]],
+        np.array([[b"1"]]),
+        np.array([["1"]], object),
+        pd.DataFrame({"a": ["1"]}),
         np.zeros((12, 3, 1)),
         np.zeros((0, 2)),
     ],
