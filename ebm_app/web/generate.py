@@ -16,6 +16,7 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import stored_samples
 from ebm_app.sampling import SAMPLERS
+from ebm_app.utils.fields import check_argument
 from ebm_app.utils.registry import choose
 
 from . import shared
@@ -91,6 +92,7 @@ def generate(
     kind = SAMPLERS[choose("sampler", sampler, SAMPLERS)]
     settings: dict[str, Any] = {kind.counts: num_steps} if num_steps else {}
     settings["batch_size"] = max(1, MAX_BATCH // math.prod(ebm.config.image_shape))
+    which = check_argument(str, "class", which)
     labels = labels_of(which, ebm.config.classes(), num_images)
     run, captions = f"{model} · seed {seed}", [""] * num_images
     if labels or ebm.config.num_classes:

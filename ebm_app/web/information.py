@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gradio as gr
+import numpy as np
 from matplotlib.figure import Figure
 
 from ebm_app.ratios import ClassifierRatio, CTSMRatio, mutual_information
 from ebm_app.ratios.plots import plot_learning
 from ebm_app.ratios.problems import learn_information
-from ebm_app.ratios.rows import read_rows
-from ebm_app.utils.errors import UserError
+from ebm_app.ratios.rows import SEPARATORS, read_rows
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.registry import choose
 
@@ -74,7 +75,7 @@ def mi(
     kind = ESTIMATORS[choose("estimator", estimator, ESTIMATORS)]
     data = f"{Path(x).name} and {Path(y).name}"
     for path in (x, y):
-        check_size(*parquet_shape(path))
+        check_size(*table_shape(path))
     x, y = read_rows(x), read_rows(y)
     num_rows, num_columns = len(x), x.shape[1] + y.shape[1]
     check_size(num_rows, num_columns)
@@ -95,18 +96,37 @@ def check_size(num_rows: int, num_columns: int) -> None:
         )
 
 
-def parquet_shape(path: str) -> tuple[int, int]:
-    """Return the numbers of rows and columns in a parquet file, whose few bytes may hold millions
-    of equal rows, without reading them. (0, 0) for other and damaged files."""
-    if not path.endswith(".parquet"):
-        return 0, 0
-    from pyarrow import ArrowException, parquet  # an optional package
+def table_shape(path: str) -> tuple[int, int]:
+    """Return the numbers of rows and columns of a table without reading it, since a small file may
+    hold millions of equal values. 0 is unknown, as are those of damaged files.
 
-    try:
-        metadata = parquet.read_metadata(path)
-    except (ArrowException, OSError):  # reported by read_rows
-        return 0, 0
-    return metadata.num_rows, metadata.num_columns
+    Raises:
+        UserError: for columns of text or lists in a parquet file.
+    """
+    if path.endswith(".parquet"):
+        from pyarrow import ArrowException, parquet  # an optional package
+
+        try:
+            metadata = parquet.read_metadata(path)
+        except (ArrowException, OSError):  # reported by read_rows
+            return 0, 0
+        columns = (metadata.schema.column(index) for index in range(metadata.num_columns))
+        for column in columns:
+            if "BYTE_ARRAY" in column.physical_type or column.max_repetition_level:
+                raise UserError(
+                    f"Expected columns of numbers, got text or lists in '{shorten(column.path)}' "
+                    f"of {Path(path).name}. Remove the column."
+                )
+        return metadata.num_rows, metadata.num_columns
+    if path.endswith(".npy"):
+        try:
+            shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+        except (ValueError, OSError, EOFError):
+            return 0, 0
+        return (*shape, 1, 1)[:2]
+    with open(path, encoding="utf-8", errors="replace") as file:
+        line = file.readline()
+    return 0, 1 + max(map(line.count, SEPARATORS))
 
 
 def build(seed: int, device: str) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ebm_app.ratios.methods import TimeScoreRatio, methods_of
 from ebm_app.ratios.plots import density_planes, plot_pair, plot_planes, plot_trial
 from ebm_app.ratios.problems import TEST, TOY_PROBLEMS, VALIDATION, EvaluationPoints, train
-from ebm_app.utils.fields import finite_or_none
+from ebm_app.utils.fields import Positive, PositiveInt, Seed, check_argument, finite_or_none
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 
@@ -65,6 +65,9 @@ def toy(
     chosen = TOY_PROBLEMS[PROBLEMS[choose("problem", problem, PROBLEMS)]]
     choose(f"path of {problem}", path, paths_of(problem))
     name = METHODS[choose("method", method, METHODS)]
+    learning_rate = check_argument(Positive, "learning rate", learning_rate)
+    seed = check_argument(Seed, "seed", seed)
+    iterations = check_argument(PositiveInt, "iterations", iterations)
     chosen = replace(chosen, methods=methods_of(PATHS[path]), eval_every=EVAL_EVERY)
     pair, begin, curve = chosen.pair, time.perf_counter(), []
     points, test_points = (

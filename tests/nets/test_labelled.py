@@ -156,6 +156,7 @@ def test_likelihood_takes_one_label_or_one_per_image():
         assert "one for each of 3 images, got 2" in error_of(ebm.log_prob, images, labels=labels)
     assert labels_of_samples([1, 2], 3, ebm.config.classes(), (), 0).tolist() == [0, 1, 0]
     assert "at most 3" in error_of(labels_of_samples, [1] * 4, 3, ebm.config.classes(), (), 0)
+    assert labels_of_samples("none", 2, ("a", "none"), (), 0).tolist() == [1, 1]
 
 
 def test_labels_of_samples_follow_the_training_images(tmp_path):

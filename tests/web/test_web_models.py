@@ -213,6 +213,7 @@ def test_images_of_chosen_classes_are_generated(models):
     assert [label[:3] for _, label in images] == ["0: ", "1: ", "2: ", "0: "]
     assert "unknown class '3'" in error_of(list, run_class(models, "labelled", "3"))
     assert "without labels" in error_of(list, run_class(models, "grey", "1"))
+    assert "class" in error_of(list, run_class(models, "labelled", None))
     *_, (images, text, *_) = run_class(models, "labelled", "any")
     expected = models.open("labelled").ebm.sample(1, "dpm", 3, num_steps=2)
     assert "random classes" in text

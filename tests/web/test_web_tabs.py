@@ -48,6 +48,9 @@ def test_every_evaluation_is_shown(monkeypatch):
     assert densities is None  # of more than two dimensions
     mixtures = "mixtures, D = 20, k = 2"
     assert "choose one of Schrödinger bridge" in error_of(next, toy.toy(mixtures, *arguments[1:]))
+    for index, name in ((3, "learning rate"), (4, "iterations"), (5, "seed")):
+        empty = [*arguments[:index], None, *arguments[index + 1 :]]
+        assert name in error_of(next, toy.toy(*empty))
     paths, *_ = toy.select_problem(mixtures)
     assert paths["choices"] == ["Schrödinger bridge"] == [paths["value"]]
 
@@ -96,11 +99,20 @@ def test_bad_data_give_errors(tmp_path):
     assert "estimator" in error_of(information.mi, good, good, "other", 0)
 
 
-def test_size_of_parquet_files_is_read_before_their_rows(tmp_path, monkeypatch):
-    """Equal rows are compressed a thousandfold."""
+def test_size_of_tables_is_read_before_their_rows(tmp_path, monkeypatch):
+    """Equal values are compressed a thousandfold."""
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    file = str(tmp_path / "x.parquet")
-    parquet.write_table(pyarrow.table({"x": np.zeros(1_000_000)}), file)
     monkeypatch.setattr(information, "read_rows", None)
-    assert "Got 1000000 rows" in error_of(information.mi, file, file, "automatic", 0)
+    for column, word in (
+        (np.zeros(1_000_000), "Got 1000000 rows"),
+        (["a"] * 9, "text"),
+        ([[1.0]] * 9, "lists"),
+    ):
+        file = str(tmp_path / "x.parquet")
+        parquet.write_table(pyarrow.table({"x": column}), file)
+        assert word in error_of(information.mi, file, file, "automatic", 0)
+    array, text = save(tmp_path, "x.npy", np.zeros((2, 65))), tmp_path / "x.csv"
+    text.write_text(",".join(map(str, range(65))))
+    for file in (array, str(text)):
+        assert "65 columns" in error_of(information.mi, file, file, "automatic", 0)
