@@ -47,9 +47,12 @@ QUEUES = {
 SWITCH = """() => [!{running}, {running}].map(
   visible => ({{ __type__: "update", visible }})
 )"""
-#: JavaScript that returns the model of the address, or else the one that was selected before
+#: JavaScript that returns the model of the address, which is refused if it does not exist, or else
+#: the one that was selected before
 RESTORE_MODEL = """(model) => {
-  const wanted = new URLSearchParams(location.search).get("model") ?? localStorage.model;
+  const linked = new URLSearchParams(location.search).get("model");
+  if (linked !== null && !NAMES.includes(linked)) return linked;
+  const wanted = linked ?? localStorage.model;
   return localStorage.model = NAMES.includes(wanted) ? wanted : model;
 }"""
 #: JavaScript that stores the selected model, and removes what was shared from the address

@@ -378,6 +378,15 @@ def test_link_repeats_the_shared_run(visit):
     }.items() <= shared.items()
 
 
+@pytest.mark.parametrize("path", ["generate", ""])
+def test_link_to_an_unknown_model_is_refused(visit, path):
+    page = visit(path, query="&model=gone&class=2&images=4&sampler=dpm&guidance=2&steps=3&seed=7")
+    expect(page.get_by_text("Error").first).to_be_visible(timeout=WAIT)
+    page.wait_for_timeout(3000)
+    expect(page.get_by_label("Model", exact=True)).to_have_value("")
+    expect(page.get_by_text(re.compile("log p"))).to_have_count(0)
+
+
 def test_selected_model_is_that_of_all_pages(visit):
     page = visit(query="&model=labelled")
     expect(page.get_by_label("Model", exact=True)).to_have_value(
