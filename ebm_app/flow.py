@@ -71,8 +71,8 @@ class Flow(PretrainedModel):
         indices: Sequence[int] | None = None,
     ) -> Likelihood:
         """Return a lower bound on the log-likelihood of quantised images by uniform
-        dequantisation: the mean over draws of log p(x) - D log L. Its ``error`` is NaN,
-        unknown, for one draw, and the error over draws for several.
+        dequantisation: the mean over draws of log p(x) - D log L. Its ``error`` is
+        unknown (NaN) for one draw, and the error over draws for several.
 
         Args:
             images: (B, C, H, W), uint8 grey levels, or floats level / (num_levels - 1) in [0, 1].

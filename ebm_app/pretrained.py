@@ -282,7 +282,7 @@ def available_device(device: str) -> torch.device:
     """Return the torch device of a name, such as "cuda" or "cuda:0".
 
     Raises:
-        UserError: for a device that is not available, and other types than cpu and cuda.
+        UserError: for a device that is not available, or neither a CPU nor a CUDA device.
     """
     try:
         choose("device", torch.device(device).type, ("cpu", "cuda"))

@@ -86,7 +86,7 @@ def labels_of_samples(
 
     Args:
         labels: labels that are used in turn; None for random ones; "none" for no labels, unless
-            it is a class.
+            a class has this name.
         names: names of all classes; none for an unconditional model.
         frequencies: frequencies of the random labels (K,). Default: equal ones.
 
@@ -94,8 +94,9 @@ def labels_of_samples(
         UserError: for more labels than samples, and as in ``class_labels``.
     """
     num = check_argument(PositiveInt, "num", num)
-    is_none = isinstance(labels, str) and labels == NO_LABEL and NO_LABEL not in names
-    if is_none or labels is None and not names:
+    if labels is None and not names:
+        return None
+    if isinstance(labels, str) and labels == NO_LABEL and NO_LABEL not in names:
         return None
     if labels is None:
         u = ImageNoise(seed, range(num), LABELS).uniform().double()

@@ -77,6 +77,8 @@ def labels_for(config: EBMConfig, data: ImageData, split: str) -> Tensor:
         UserError: for images without labels, or of a class that the model does not have.
     """
     labels, names = data.split_labels(split), config.classes()
+    if not names:  # the likelihood refuses labels for this model
+        return labels
     own = data.class_names or tuple(map(str, range(data.num_classes)))
     number = {name: label for label, name in enumerate(names)}
     for label in labels[labels >= 0].unique().tolist():

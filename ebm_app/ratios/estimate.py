@@ -72,7 +72,8 @@ class RatioEstimate:
         return are_far(self.log_ratio0)
 
     def figures(self) -> dict[str, Any]:
-        """Return all fields except per-row values, for JSON. An infinite normaliser is None."""
+        """Return all fields except per-row values, for JSON. An overflowing normaliser becomes
+        None."""
         numbers = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
         names = "normaliser", "normaliser_stderr"
         normaliser = finite_or_none({name: numbers[name] for name in names})

@@ -98,7 +98,7 @@ def check_size(num_rows: int, num_columns: int) -> None:
 
 def table_shape(path: str) -> tuple[int, int]:
     """Return the numbers of rows and columns of a table without reading it, since a small file may
-    hold millions of equal values. 0 is unknown, as are those of damaged files.
+    hold millions of equal values. An unknown number, as of a damaged file, is 0.
 
     Raises:
         UserError: for columns of text or lists in a parquet file.

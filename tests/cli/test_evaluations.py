@@ -105,6 +105,11 @@ def test_every_method_estimates_log_z(folder, capsys, tmp_path):
     assert {"forward_log_z", "reverse_log_z"} <= set(figures["methods"]["diffused"])
 
 
+def test_labels_of_an_unconditional_model_are_refused(capsys):
+    assert call(bpd, "digits-energy", "--labels", "--limit", 2, "--device", "cpu") == 2
+    assert "trained without labels" in capsys.readouterr().err
+
+
 def test_log_z_needs_a_method(folder, capsys):
     assert call(ais, folder / "grey", "--method") == 2
     assert "error: method" in capsys.readouterr().err
